@@ -15,7 +15,7 @@ from attnproof.api.card import finding_card
 from attnproof.api.exchange import Answer, Order
 from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import Finding, Run
-from attnproof.harness.report.shared.inline import inline_replay
+from attnproof.harness.report.shared.finding_text import FindingText
 from attnproof.harness.running.errors import AttnproofError
 from attnproof.harness.running.parent.session import ProgressCallbacks
 from attnproof.harness.running.processes.linux import die_with_parent
@@ -95,7 +95,8 @@ def _without_files(run: Run) -> Run:
 
 
 def _inline(finding: Finding) -> Finding:
-    return msgspec.structs.replace(finding, command=inline_replay(finding), case_path="")
+    command = FindingText(finding).inline_replay()
+    return msgspec.structs.replace(finding, command=command, case_path="")
 
 
 @contextmanager

@@ -19,11 +19,11 @@ from attnproof.harness.model.run import (
     OperationResult,
     Run,
 )
-from attnproof.harness.report.shared.comparison import base_lines, is_new
+from attnproof.harness.report.shared.comparison import base_lines
 from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.deviations import deviation_line
 from attnproof.harness.report.shared.diagnoses import entry_of, page_address
-from attnproof.harness.report.shared.evidence import evidence
+from attnproof.harness.report.shared.finding_text import FindingText
 from attnproof.harness.report.shared.wording import many
 
 
@@ -66,14 +66,13 @@ def _counts(record: Run) -> str:
 
 
 def _finding(finding: Finding, base: Comparison | None) -> list[str]:
-    new = attempt(
-        "the comparison", lambda: "NEW " if is_new(finding, base) else "", lambda _fault: ""
-    )
+    text = FindingText(finding, base)
+    new = attempt("the comparison", lambda: text.if_new("NEW "), lambda _fault: "")
     head = f"{new}{finding.operation} [{finding.candidate}] ({finding.kind}): {finding.diagnosis}"
     message = [f"    {finding.message}"] if finding.has_known_mistake else []
     shown = attempt(
         "the evidence",
-        lambda: f"    shown by {evidence(finding)}. {consequence(finding)}",
+        lambda: f"    shown by {text.evidence()}. {consequence(finding)}",
         lambda fault: f"    {fault}",
     )
     if len(finding.fields) > 1:

@@ -5,18 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from attnproof.harness.escaping import escape_line, escape_tree
-from attnproof.harness.model.run import Finding, Run
+from attnproof.harness.model.run import Run
 from attnproof.harness.model.verdict import Kind
-from attnproof.harness.report.shared.comparison import is_new
+from attnproof.harness.report.shared.files import indented_json
+from attnproof.harness.report.shared.finding_text import FindingText
 from attnproof.harness.report.shared.identity import fingerprints, rule_id
-from attnproof.harness.report.shared.inline import inline_replay
 from attnproof.harness.report.shared.source import source_place, source_root
-from attnproof.harness.report.shared.wording import shorten
 
-_TEXT = 1_000
 _SEVERITIES = {
     Kind.WRONG_RESULT: "critical",
     Kind.UNSAFE: "blocker",
@@ -34,30 +30,25 @@ def code_quality_bytes(run: Run, root: Path | None = None) -> bytes:
     has its candidate's name as path.
     """
     root = root or source_root()
-    found = [(finding, True) for finding in run.findings]
-    found += [(advice, False) for advice in run.advice]
-    marks = fingerprints(finding for finding, _ in found)
+    findings = [*run.findings, *run.advice]
     entries = [
-        _entry(run, finding, mark, root, fails=fails)
-        for (finding, fails), mark in zip(found, marks, strict=True)
+        _entry(FindingText(finding, run.base), mark, root, fails=number < len(run.findings))
+        for number, (finding, mark) in enumerate(zip(findings, fingerprints(findings), strict=True))
     ]
-    return msgspec.json.format(msgspec.json.encode(escape_tree(entries)), indent=2) + b"\n"
+    return indented_json(escape_tree(entries))
 
 
-def _entry(run: Run, finding: Finding, mark: str, root: Path, *, fails: bool) -> dict[str, Any]:
+def _entry(text: FindingText, mark: str, root: Path, *, fails: bool) -> dict[str, Any]:
+    finding = text.finding
     place = source_place(finding.function, root)
-    new = "New since base: " if is_new(finding, run.base) else ""
-    about = f"{finding.operation} of {finding.candidate}: {shorten(finding.diagnosis, _TEXT)}"
-    if finding.has_known_mistake:
-        about += f": {shorten(finding.message, _TEXT)}"
-    replay = inline_replay(finding) or finding.command
+    about = f"{text.if_new('New since base: ')}{text.subject()}: {text.mistake()}"
     return {
-        "description": escape_line(f"{new}{about}. Replay: {replay}"),
+        "description": escape_line(f"{about}. Replay: {text.replay()}"),
         "check_name": f"attnproof/{rule_id(finding)}",
         "fingerprint": mark,
         "severity": _SEVERITIES[finding.kind] if fails else _ADVICE,
         "location": {
             "path": place.path if place else finding.candidate,
-            "lines": {"begin": max(place.line, 1) if place else 1},
+            "lines": {"begin": place.line if place else 1},
         },
     }

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from attnproof.harness.cases.coverage.features import FEATURES
 from attnproof.harness.model.run import OperationResult
+from attnproof.harness.report.formats.summary_part import SummaryPart
 from attnproof.harness.report.shared.coverage import CELLS, build_coverage
 
 _MOST_PAIRS = 100
 """Pairs that are named; the others are counted."""
 
 
-class SummaryValue(msgspec.Struct, kw_only=True):
+class SummaryValue(SummaryPart, kw_only=True):
     """A value of a feature."""
 
     value: str
@@ -22,7 +21,7 @@ class SummaryValue(msgspec.Struct, kw_only=True):
     """Cases that have it, by origin: those of all operations and candidates."""
 
 
-class SummaryFeature(msgspec.Struct, kw_only=True):
+class SummaryFeature(SummaryPart, kw_only=True):
     """A feature of the input and its values."""
 
     key: str
@@ -30,7 +29,7 @@ class SummaryFeature(msgspec.Struct, kw_only=True):
     values: list[SummaryValue]
 
 
-class SummaryGap(msgspec.Struct, kw_only=True):
+class SummaryGap(SummaryPart, kw_only=True):
     """Values that real batches have together, and no test of some operations has."""
 
     values: dict[str, str]
@@ -43,7 +42,7 @@ class SummaryGap(msgspec.Struct, kw_only=True):
     """True if the tests of no operation have them."""
 
 
-class SummaryCoverage(msgspec.Struct, kw_only=True):
+class SummaryCoverage(SummaryPart, kw_only=True):
     """Features of the inputs of a run. Real: of engine steps of traces and of recordings."""
 
     operations: int
@@ -72,21 +71,13 @@ def summarize_coverage(results: Iterable[OperationResult]) -> SummaryCoverage | 
     single = sum(len(gap.cells) == 1 for gap in coverage.gaps)
     named = coverage.gaps[: single + _MOST_PAIRS]
     real, tested = coverage.num_pairs
-    return SummaryCoverage(
-        operations=coverage.operations,
+    return SummaryCoverage.of(
+        coverage,
         pairs_real=real,
         pairs_tested=tested,
-        features=[
-            SummaryFeature(key=one.key, title=one.title, values=values[one.key]) for one in FEATURES
-        ],
+        features=[SummaryFeature.of(feature, values=values[feature.key]) for feature in FEATURES],
         gaps=[
-            SummaryGap(
-                values={cell.key: cell.value for cell in gap.cells},
-                operations=gap.operations,
-                cases=gap.cases,
-                nowhere=gap.nowhere,
-            )
-            for gap in named
+            SummaryGap.of(gap, values={cell.key: cell.value for cell in gap.cells}) for gap in named
         ],
         more_gaps=len(coverage.gaps) - len(named),
     )

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from attnproof.harness.escaping import escape_line
-from attnproof.harness.model.run import Finding, Run
-from attnproof.harness.report.shared.comparison import is_new
+from attnproof.harness.model.run import Run
 from attnproof.harness.report.shared.consequences import consequence
-from attnproof.harness.report.shared.inline import inline_replay
+from attnproof.harness.report.shared.finding_text import FindingText
 from attnproof.harness.report.shared.source import source_place, source_root
 from attnproof.harness.report.shared.wording import many, shorten
 
 _MOST = 10
 """Annotations of each kind that GitHub shows for a step."""
-_TEXT = 1_000
 _TITLE = 200
 
 
@@ -28,8 +25,11 @@ def workflow_commands(run: Run, root: Path | None = None) -> list[str]:
     a finding or is incomplete has an error with its reason.
     """
     root = root or source_root()
-    lines = [_annotation("error", run, finding, root) for finding in run.findings[:_MOST]]
-    lines += [_annotation("warning", run, advice, root) for advice in run.advice[:_MOST]]
+    lines = [
+        _annotation(level, FindingText(finding, run.base), root)
+        for level, findings in (("error", run.findings), ("warning", run.advice))
+        for finding in findings[:_MOST]
+    ]
     if run.verdict != "PASS" and (run.reason or not run.findings):
         lines.append(_command("error", {"title": f"attnproof {run.verdict}"}, run.reason))
     left = max(len(run.findings) - _MOST, 0), max(len(run.advice) - _MOST, 0)
@@ -51,28 +51,23 @@ def step_outputs(run: Run, place: Path) -> str:
     return "".join(f"{name}={value}\n" for name, value in fields.items())
 
 
-def _annotation(level: str, run: Run, finding: Finding, root: Path) -> str:
+def _annotation(level: str, text: FindingText, root: Path) -> str:
+    finding = text.finding
     place = source_place(finding.function, root)
-    new = "new: " if is_new(finding, run.base) else ""
-    title = f"{new}{finding.operation} of {finding.candidate}: {finding.diagnosis}"
+    title = f"{text.if_new('new: ')}{text.subject()}: {finding.diagnosis}"
     properties = {"title": shorten(title, _TITLE)}
     if place is not None and place.is_inside:
-        properties = {"file": place.path, "line": str(max(place.line, 1))} | properties
-    return _command(level, properties, "\n".join(_lines(finding)))
-
-
-def _lines(finding: Finding) -> Iterator[str]:
-    yield f"{shorten(finding.message, _TEXT)} ({finding.kind}, {finding.device})"
-    if effect := consequence(finding):
-        yield effect
-    yield inline_replay(finding) or finding.command
+        properties = {"file": place.path, "line": str(place.line)} | properties
+    message = f"{text.message()} ({finding.kind}, {finding.device})"
+    lines = filter(None, [message, consequence(finding), text.replay()])
+    return _command(level, properties, "\n".join(lines))
 
 
 def _command(level: str, properties: dict[str, str], text: str) -> str:
     """Return a workflow command; nothing in the text can start another one."""
-    given = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
+    options = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
     message = "\n".join(escape_line(line) for line in text.split("\n"))
-    return f"::{level} {given}::{_escaped(message)}"
+    return f"::{level} {options}::{_escaped(message)}"
 
 
 def _property(value: str) -> str:

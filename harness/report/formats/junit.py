@@ -14,12 +14,10 @@ from attnproof.harness.model.run import DeviationResult, Finding, OperationResul
 from attnproof.harness.model.timing import BaselineResult, BaselineState, Regression
 from attnproof.harness.report.pictures.sequence_input import input_size
 from attnproof.harness.report.shared.baseline import is_worse, uncompared_reason, worse_text
-from attnproof.harness.report.shared.comparison import is_new
 from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.deviations import deviation_line
-from attnproof.harness.report.shared.evidence import evidence
+from attnproof.harness.report.shared.finding_text import LONGEST_TEXT, FindingText
 from attnproof.harness.report.shared.identity import Identity, identity
-from attnproof.harness.report.shared.inline import inline_replay
 from attnproof.harness.report.shared.wording import (
     NO_REASON,
     listed,
@@ -28,7 +26,6 @@ from attnproof.harness.report.shared.wording import (
     shorten,
 )
 
-_MESSAGE = 1_000
 _NAME = 200
 _LOG = 4_000
 _REGRESSIONS = 20
@@ -43,20 +40,13 @@ def junit_bytes(run: Run) -> bytes:
     known deviations is a skip that names them. With a base run, the suite has the property "new
     since base", new findings come first, and their failures say so.
     """
-    findings: dict[tuple[str, str, str], list[Finding]] = {}
-    for finding in run.findings:
-        key = (finding.candidate, finding.device, finding.operation)
-        findings.setdefault(key, []).append(finding)
-    deviations: dict[tuple[str, str], list[DeviationResult]] = {}
-    for deviation in run.deviations:
-        pair = (deviation.candidate, deviation.operation)
-        deviations.setdefault(pair, []).append(deviation)
     suites: dict[tuple[str, str], Any] = {}
     for result in _ordered(run):
         where = (result.candidate, result.device)
         suite = suites.get(where) or suites.setdefault(where, _suite(run, *where))
-        cases = _testcases(run, result, findings.get((*where, result.name), []))
-        if known := deviations.get((result.candidate, result.name)):
+        cases = _testcases(run, result)
+        pair = (result.candidate, result.name)
+        if known := [d for d in run.deviations if (d.candidate, d.operation) == pair]:
             make = partial(_known, known)
             cases[0].system_out = attempt("the known deviations", make, escape_line)
         suite.add_testcases(cases)
@@ -114,15 +104,16 @@ def _performance(run: Run, result: BaselineResult) -> Any:
     if missing := _incomplete_reason(result):
         comparison.result = [junitparser.Skipped(escape_line(f"INCOMPLETE: {missing}"))]
     suite.add_testcase(comparison)
-    entries: dict[tuple[str, str], list[Regression]] = {}
-    for entry in result.regressions:
-        entries.setdefault((entry.operation, entry.candidate), []).append(entry)
-    for (operation, candidate), found in entries.items():
+    texts: dict[tuple[str, str], list[str]] = {
+        (entry.operation, entry.candidate): [] for entry in result.regressions
+    }
+    for entry in filter(is_worse, result.regressions):
+        texts[entry.operation, entry.candidate].append(_worse(entry, result.state))
+    for (operation, candidate), failures in texts.items():
         case = junitparser.TestCase(
             escape_line(operation), classname=escape_line(f"{name}.{candidate}")
         )
-        texts = [_worse(entry, result.state) for entry in found if is_worse(entry)]
-        case.result = [junitparser.Failure(text, "performance") for text in texts[:_REGRESSIONS]]
+        case.result = [junitparser.Failure(text, "performance") for text in failures[:_REGRESSIONS]]
         suite.add_testcase(case)
     return suite
 
@@ -137,16 +128,18 @@ def _worse(entry: Regression, state: BaselineState) -> str:
     return escape_line(f"{entry.workload}: {worse_text(entry, state)}")
 
 
-def _testcases(run: Run, result: OperationResult, findings: list[Finding]) -> list[Any]:
+def _testcases(run: Run, result: OperationResult) -> list[Any]:
     """Return a test case for each finding of the operation, or one for the operation."""
     where = escape_line(f"attnproof.{result.candidate}.{result.device}")
+    key = (result.candidate, result.device, result.name)
+    findings = [f for f in run.findings if (f.candidate, f.device, f.operation) == key]
     names = _names(findings) if result.verdict == "FAIL" else []
     cases = [junitparser.TestCase(escape_line(n), classname=where) for n in names or [result.name]]
     cases[0].time = round(result.seconds, 3)
     if names:
-        for case, one in zip(cases, findings, strict=True):
-            make = partial(_failure, one, as_new=is_new(one, run.base))
-            case.result = [attempt(f"the text of finding {one.id}", make, partial(_bare, one))]
+        for case, finding in zip(cases, findings, strict=True):
+            make, bare = partial(_failure, FindingText(finding, run.base)), partial(_bare, finding)
+            case.result = [attempt(f"the text of finding {finding.id}", make, bare)]
     elif result.verdict == "FAIL":
         cases[0].result = [junitparser.Failure(_without_finding(result), "FAIL")]
     elif result.verdict == "DEVIATES":
@@ -181,24 +174,25 @@ def _bare(finding: Finding, fault: str) -> Any:
 
 def _without_finding(result: OperationResult) -> str:
     """Return why an operation failed without a finding, as by a wrong result when timed."""
-    return escape_line(shorten(result.reason, _MESSAGE)) or f"{many(result.failed, 'case')} failed"
-
-
-def _failure(finding: Finding, *, as_new: bool) -> Any:
-    new = "new since base: " if as_new else ""
-    failure = junitparser.Failure(
-        escape_line(new + shorten(finding.message, _MESSAGE)), escape_line(finding.kind)
+    return (
+        escape_line(shorten(result.reason, LONGEST_TEXT)) or f"{many(result.failed, 'case')} failed"
     )
+
+
+def _failure(text: FindingText) -> Any:
+    finding = text.finding
+    message = escape_line(text.if_new("new since base: ") + text.message())
+    failure = junitparser.Failure(message, escape_line(finding.kind))
     lines = [
         f"{finding.diagnosis} ({finding.kind}, {finding.oracle} oracle, finding {finding.id})",
-        f"shown by: {evidence(finding)}",
+        f"shown by: {text.evidence()}",
         f"effect:   {consequence(finding)}",
         f"field:    {finding.field}",
-        f"expected: {shorten(finding.expected, _MESSAGE)}",
-        f"got:      {shorten(finding.got, _MESSAGE)}",
-        f"input:    {shorten(input_size(finding), _MESSAGE)} ({finding.case_path})",
+        f"expected: {shorten(finding.expected, LONGEST_TEXT)}",
+        f"got:      {shorten(finding.got, LONGEST_TEXT)}",
+        f"input:    {shorten(input_size(finding), LONGEST_TEXT)} ({finding.case_path})",
         f"replay:   {finding.command}",
-        f"inline:   {inline_replay(finding) or 'the case is too long'}",
+        f"inline:   {text.inline_replay() or 'the case is too long'}",
     ]
     if finding.log:
         lines += ["", middle_out(finding.log, _LOG)]

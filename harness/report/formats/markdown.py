@@ -7,13 +7,12 @@ from functools import partial
 
 from attnproof.harness.escaping import escape_line, markdown_block, markdown_code, markdown_text
 from attnproof.harness.guard import attempt
-from attnproof.harness.model.run import DeviationResult, Finding, Run, Verdict
+from attnproof.harness.model.run import DeviationResult, Run, Verdict
 from attnproof.harness.report.formats.performance_markdown import performance_parts
 from attnproof.harness.report.pictures.sequence_input import input_size
-from attnproof.harness.report.shared.comparison import base_lines, is_new
+from attnproof.harness.report.shared.comparison import base_lines
 from attnproof.harness.report.shared.consequences import consequence
-from attnproof.harness.report.shared.evidence import advice_counts, evidence
-from attnproof.harness.report.shared.inline import inline_replay
+from attnproof.harness.report.shared.finding_text import FindingText, advice_counts
 from attnproof.harness.report.shared.wording import (
     GLYPHS,
     NO_REASON,
@@ -45,7 +44,7 @@ def run_markdown(run: Run) -> str:
     if run.operations:
         parts.append(attempt("the table of candidates", lambda: _candidates(run), markdown_text))
     for number, finding in enumerate(run.findings[:_FINDINGS], 1):
-        make = partial(_finding, number, finding, as_new=is_new(finding, run.base))
+        make = partial(_finding, number, FindingText(finding, run.base))
         parts.append(attempt(f"the text of finding F{number}", make, markdown_text))
     if len(run.findings) > _FINDINGS:
         parts.append(f"{many(len(run.findings) - _FINDINGS, 'more finding')}: see index.html.")
@@ -96,29 +95,24 @@ def _base(run: Run) -> str:
     return "\n\n".join(markdown_text(line) for line in base_lines(run))
 
 
-def _finding(number: int, finding: Finding, *, as_new: bool) -> str:
-    inline = inline_replay(finding)
-    new = "new: " if as_new else ""
-    return "\n".join(
-        [
-            f"**F{number}. {new}{markdown_text(shorten(finding.diagnosis, 300))}**  ",
-            f"{markdown_code(finding.operation)} of {markdown_code(finding.candidate)}"
-            f" ({markdown_text(finding.device)}),"
-            f" {markdown_text(finding.kind)},"
-            f" {markdown_text(finding.oracle)} oracle, field {markdown_code(finding.field)},"
-            f" {markdown_text(shorten(input_size(finding), 300))}:"
-            f" expected {markdown_code(shorten(finding.expected, 120))},"
-            f" got {markdown_code(shorten(finding.got, 120))}."
-            f" Shown by {markdown_text(evidence(finding))}. {markdown_text(consequence(finding))}",
-            "",
-            markdown_block(escape_line(finding.command), "sh"),
-            *(
-                ["", "Without the files of the report:", "", markdown_block(inline, "sh")]
-                if inline
-                else []
-            ),
-        ]
-    )
+def _finding(number: int, text: FindingText) -> str:
+    finding, inline = text.finding, text.inline_replay()
+    lines = [
+        f"**F{number}. {text.if_new('new: ')}{markdown_text(shorten(finding.diagnosis, 300))}**  ",
+        f"{markdown_code(finding.operation)} of {markdown_code(finding.candidate)}"
+        f" ({markdown_text(finding.device)}),"
+        f" {markdown_text(finding.kind)},"
+        f" {markdown_text(finding.oracle)} oracle, field {markdown_code(finding.field)},"
+        f" {markdown_text(shorten(input_size(finding), 300))}:"
+        f" expected {markdown_code(shorten(finding.expected, 120))},"
+        f" got {markdown_code(shorten(finding.got, 120))}."
+        f" Shown by {markdown_text(text.evidence())}. {markdown_text(consequence(finding))}",
+        "",
+        markdown_block(escape_line(finding.command), "sh"),
+    ]
+    if inline:
+        lines += ["", "Without the files of the report:", "", markdown_block(inline, "sh")]
+    return "\n".join(lines)
 
 
 def _deviations(deviations: list[DeviationResult]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from attnproof.harness.model.timing import (
     BaselineState,
     Bench,
@@ -12,11 +10,12 @@ from attnproof.harness.model.timing import (
     StepComparison,
     Untimed,
 )
+from attnproof.harness.report.formats.summary_part import SummaryPart
 from attnproof.harness.report.shared.baseline import worse
 from attnproof.harness.report.shared.ratios import Gathered, by_operation, drift, overall, pairs
 
 
-class SummarySpeed(msgspec.Struct, kw_only=True):
+class SummarySpeed(SummaryPart, kw_only=True):
     """One candidate against a peer, over all workloads of one or of all operations."""
 
     operation: str
@@ -34,7 +33,7 @@ class SummarySpeed(msgspec.Struct, kw_only=True):
     no_evidence: int
 
 
-class SummaryBaseline(msgspec.Struct, kw_only=True):
+class SummaryBaseline(SummaryPart, kw_only=True):
     """The comparison with a baseline; times were compared only in the state "compared"."""
 
     state: BaselineState
@@ -54,7 +53,7 @@ class SummaryBaseline(msgspec.Struct, kw_only=True):
     """Number of timings that looked slower, but not when timed again."""
 
 
-class SummaryPerformance(msgspec.Struct, kw_only=True):
+class SummaryPerformance(SummaryPart, kw_only=True):
     """The timings in short; every sample is in bench.json."""
 
     timings: int
@@ -75,49 +74,30 @@ def summarize_performance(bench: Bench | None) -> SummaryPerformance | None:
     """Return the key `performance`, None if nothing was timed."""
     if bench is None:
         return None
-    seen = drift(bench.control_ns)
-    found = pairs(bench)
-    return SummaryPerformance(
+    change = drift(bench.control_ns)
+    all_pairs = pairs(bench)
+    return SummaryPerformance.of(
+        bench,
         timings=len(bench.timings),
-        seconds=bench.seconds,
         noise_floor=bench.noise.floor,
         minimum_effect=bench.noise.minimum_effect,
         clock_resolution_ns=bench.noise.clock_resolution_ns,
-        control_change=seen.change if seen else None,
-        overall=[_speed(overall(bench, pair)) for pair in found],
-        operations=[_speed(entry) for pair in found for entry in by_operation(bench, pair)],
+        control_change=change.change if change else None,
+        overall=[_speed(overall(bench, pair)) for pair in all_pairs],
+        operations=[_speed(entry) for pair in all_pairs for entry in by_operation(bench, pair)],
         steps=bench.step_comparisons,
-        baseline=_baseline(bench),
-        untimed=bench.untimed,
+        baseline=SummaryBaseline.of(
+            bench.baseline, compared=len(bench.baseline.regressions), worse=worse(bench)
+        ),
     )
 
 
 def _speed(gathered: Gathered) -> SummarySpeed:
-    return SummarySpeed(
-        operation=gathered.operation,
-        candidate=gathered.pair.candidate,
-        peer=gathered.pair.peer,
-        clock=gathered.pair.clock,
-        geometric_mean=gathered.geometric_mean,
+    return SummarySpeed.of(
+        gathered,
+        **gathered.pair._asdict(),
         worst=gathered.worst.ratio,
         worst_operation=gathered.worst.operation,
         worst_workload=gathered.worst.workload,
-        faster=gathered.counts["faster"],
-        slower=gathered.counts["slower"],
-        no_evidence=gathered.counts["no evidence"],
-    )
-
-
-def _baseline(bench: Bench) -> SummaryBaseline:
-    result = bench.baseline
-    return SummaryBaseline(
-        state=result.state,
-        name=result.name,
-        created=result.created,
-        reason=result.reason,
-        compared=len(result.regressions),
-        worse=worse(bench),
-        lost=result.lost,
-        control=result.control,
-        not_confirmed=result.not_confirmed,
+        **{verdict.replace(" ", "_"): count for verdict, count in gathered.counts.items()},
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,13 @@ from attnproof.harness.escaping import escape_line, escape_tree
 from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import Finding, Run
 from attnproof.harness.model.verdict import Kind
-from attnproof.harness.report.shared.comparison import is_new
-from attnproof.harness.report.shared.evidence import evidence
+from attnproof.harness.report.shared.files import indented_json
+from attnproof.harness.report.shared.finding_text import LONGEST_TEXT, FindingText
 from attnproof.harness.report.shared.identity import fingerprints, rule_id
-from attnproof.harness.report.shared.inline import inline_replay
 from attnproof.harness.report.shared.source import source_place, source_root
 from attnproof.harness.report.shared.wording import capital, shorten
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_TEXT = 1_000
 _ROOT = "%SRCROOT%"
 """Name for the root of the checkout, to which paths are relative."""
 _FINGERPRINT = "attnproofIdentity/v1"
@@ -33,15 +30,12 @@ def sarif_bytes(run: Run, root: Path | None = None) -> bytes:
     of the checkout. With a base run, `baselineState` is new or unchanged.
     """
     root = root or source_root()
-    found = [*run.findings, *run.advice]
-    rules: dict[str, Any] = {}
-    for finding in found:
-        rules.setdefault(rule_id(finding), _rule(finding))
+    findings = [*run.findings, *run.advice]
+    rules = {rule_id(finding): _rule(finding) for finding in findings}
     order = list(rules)
-    marks = fingerprints(found)
     results = [
         _result(run, finding, mark, order.index(rule_id(finding)), root)
-        for finding, mark in zip(found, marks, strict=True)
+        for finding, mark in zip(findings, fingerprints(findings), strict=True)
     ]
     driver = {
         "name": "attnproof",
@@ -67,7 +61,7 @@ def sarif_bytes(run: Run, root: Path | None = None) -> bytes:
             }
         ],
     }
-    return msgspec.json.format(msgspec.json.encode(escape_tree(document)), indent=2) + b"\n"
+    return indented_json(escape_tree(document))
 
 
 def _rule(finding: Finding) -> dict[str, Any]:
@@ -82,11 +76,12 @@ def _rule(finding: Finding) -> dict[str, Any]:
 
 
 def _result(run: Run, finding: Finding, mark: str, rule: int, root: Path) -> dict[str, Any]:
+    text = FindingText(finding, run.base)
     result: dict[str, Any] = {
         "ruleId": rule_id(finding),
         "ruleIndex": rule,
         "level": "error" if finding in run.findings else "note",
-        "message": {"text": "\n".join(_lines(finding))},
+        "message": {"text": _message(text)},
         "locations": _locations(finding, root),
         "partialFingerprints": {_FINGERPRINT: mark},
         "properties": {
@@ -95,25 +90,23 @@ def _result(run: Run, finding: Finding, mark: str, rule: int, root: Path) -> dic
             "device": finding.device,
             "class": Kind(finding.kind).value,
             "field": finding.field,
-            "expected": shorten(finding.expected, _TEXT),
-            "got": shorten(finding.got, _TEXT),
+            "expected": shorten(finding.expected, LONGEST_TEXT),
+            "got": shorten(finding.got, LONGEST_TEXT),
             "replay": finding.command,
             "caseId": finding.case_id,
             "case": msgspec.to_builtins(finding.case),
         },
     }
     if run.base is not None:
-        result["baselineState"] = "new" if is_new(finding, run.base) else "unchanged"
+        result["baselineState"] = text.if_new("new") or "unchanged"
     return result
 
 
-def _lines(finding: Finding) -> Iterable[str]:
-    """Yield the lines of a message: the mistake, its evidence, the command with the case in it."""
-    about = f"{finding.operation} of {finding.candidate} ({finding.device}, {finding.kind})"
-    message = f": {shorten(finding.message, _TEXT)}" if finding.has_known_mistake else ""
-    yield f"{about}: {shorten(finding.diagnosis, _TEXT)}{message}"
-    yield f"Shown by {attempt('the evidence', lambda: evidence(finding), escape_line)}."
-    yield f"Replay: {inline_replay(finding) or finding.command}"
+def _message(text: FindingText) -> str:
+    """Return three lines: the mistake, its evidence, the command with the case in it."""
+    about = f"{text.subject()} ({text.finding.device}, {text.finding.kind}): {text.mistake()}"
+    shown = attempt("the evidence", text.evidence, escape_line)
+    return f"{about}\nShown by {shown}.\nReplay: {text.replay()}"
 
 
 def _locations(finding: Finding, root: Path) -> list[dict[str, Any]]:
@@ -125,7 +118,7 @@ def _locations(finding: Finding, root: Path) -> list[dict[str, Any]]:
     file: dict[str, Any] = {"uri": _uri(place.path)}
     if place.is_inside:
         file["uriBaseId"] = _ROOT
-    physical = {"artifactLocation": file, "region": {"startLine": max(place.line, 1)}}
+    physical = {"artifactLocation": file, "region": {"startLine": place.line}}
     return [{"physicalLocation": physical, "logicalLocations": logical}]
 
 

@@ -12,11 +12,9 @@ from attnproof.harness.guard import attempt
 from attnproof.harness.model.comparison import Comparison
 from attnproof.harness.model.run import (
     Counts,
-    DeviationResult,
     Environment,
     Evidence,
     Finding,
-    OperationResult,
     Run,
     RunVerdict,
     Verdict,
@@ -31,15 +29,13 @@ from attnproof.harness.report.formats.performance_summary import (
     SummaryPerformance,
     summarize_performance,
 )
+from attnproof.harness.report.formats.summary_part import SummaryPart
 from attnproof.harness.report.pictures.sequence_input import step_count
 from attnproof.harness.report.shared.consequences import consequence
-from attnproof.harness.report.shared.files import replace_file
-
-_MADE = ("steps", "consequence")
-"""Fields of a summary's finding that are made from others."""
+from attnproof.harness.report.shared.files import indented_json, replace_file
 
 
-class SummaryOperation(msgspec.Struct, kw_only=True):
+class SummaryOperation(SummaryPart, kw_only=True):
     """The verdict on one operation of one candidate."""
 
     name: str
@@ -58,7 +54,7 @@ class SummaryOperation(msgspec.Struct, kw_only=True):
     """Traceback of a fault of the harness, "" without one."""
 
 
-class SummaryFinding(msgspec.Struct, kw_only=True):
+class SummaryFinding(SummaryPart, kw_only=True):
     """One root cause."""
 
     id: str
@@ -96,7 +92,7 @@ class SummaryFinding(msgspec.Struct, kw_only=True):
     command: str
 
 
-class SummaryDeviation(msgspec.Struct, kw_only=True):
+class SummaryDeviation(SummaryPart, kw_only=True):
     """One known deviation on one operation of one candidate."""
 
     id: str
@@ -122,7 +118,7 @@ class SummaryDeviation(msgspec.Struct, kw_only=True):
     command: str
 
 
-class SummaryMutants(msgspec.Struct, kw_only=True):
+class SummaryMutants(SummaryPart, kw_only=True):
     """The result of `attnproof mutants`."""
 
     path: str
@@ -134,7 +130,7 @@ class SummaryMutants(msgspec.Struct, kw_only=True):
     """Changes that no case of any operation noticed."""
 
 
-class SummaryStrength(msgspec.Struct, kw_only=True):
+class SummaryStrength(SummaryPart, kw_only=True):
     """Strength of the checks, from files that were there when the run began."""
 
     mutants: SummaryMutants | None
@@ -143,7 +139,7 @@ class SummaryStrength(msgspec.Struct, kw_only=True):
     """Null without a file of `attnproof strength`."""
 
 
-class Summary(msgspec.Struct, kw_only=True):
+class Summary(SummaryPart, kw_only=True):
     """The result of one invocation of `attnproof verify` or `attnproof bench`."""
 
     schema: Literal["attnproof.summary/1"]
@@ -176,22 +172,13 @@ class Summary(msgspec.Struct, kw_only=True):
 
 def summarize(run: Run) -> Summary:
     """Return the part of a run that summary.json holds."""
-    return Summary(
+    return Summary.of(
+        run,
         schema="attnproof.summary/1",
-        verdict=run.verdict,
-        reason=run.reason,
-        seed=run.seed,
-        started=run.started,
-        seconds=run.seconds,
-        command=run.command,
-        environment=run.environment,
-        settings=run.settings,
-        counts=run.counts,
-        operations=[_operation(result) for result in run.operations],
+        operations=[SummaryOperation.of(result) for result in run.operations],
         findings=[_finding(finding) for finding in run.findings],
         advice=[_finding(finding) for finding in run.advice],
-        deviations=[_deviation(deviation) for deviation in run.deviations],
-        notes=run.notes,
+        deviations=[SummaryDeviation.of(deviation) for deviation in run.deviations],
         performance=attempt(
             "the performance", lambda: summarize_performance(run.bench), lambda _fault: None
         ),
@@ -199,14 +186,12 @@ def summarize(run: Run) -> Summary:
             "the coverage", lambda: summarize_coverage(run.operations), lambda _fault: None
         ),
         strength=_strength(run.strength),
-        base=run.base,
     )
 
 
 def summary_bytes(run: Run) -> bytes:
     """Return summary.json, indented, ending in a line feed."""
-    tree = escape_tree(msgspec.to_builtins(summarize(run), enc_hook=str))
-    return msgspec.json.format(msgspec.json.encode(tree), indent=2) + b"\n"
+    return indented_json(escape_tree(msgspec.to_builtins(summarize(run), enc_hook=str)))
 
 
 def write_summary(run: Run, path: Path) -> None:
@@ -214,35 +199,13 @@ def write_summary(run: Run, path: Path) -> None:
     replace_file(path, summary_bytes(run))
 
 
-def _operation(result: OperationResult) -> SummaryOperation:
-    return SummaryOperation(
-        **{name: getattr(result, name) for name in SummaryOperation.__struct_fields__}
-    )
-
-
 def _strength(strength: Strength) -> SummaryStrength:
-    made = strength.mutants
-    if made is None:
-        return SummaryStrength(mutants=None, recall=strength.recall)
-    mutants = SummaryMutants(
-        path=made.path,
-        candidate=made.candidate,
-        score=made.score,
-        operations=made.operations,
-        survivors=len(made.survivors),
-    )
-    return SummaryStrength(mutants=mutants, recall=strength.recall)
-
-
-def _deviation(deviation: DeviationResult) -> SummaryDeviation:
-    return SummaryDeviation(
-        **{name: getattr(deviation, name) for name in SummaryDeviation.__struct_fields__}
-    )
+    score = strength.mutants
+    mutants = SummaryMutants.of(score, survivors=len(score.survivors)) if score else None
+    return SummaryStrength.of(strength, mutants=mutants)
 
 
 def _finding(finding: Finding) -> SummaryFinding:
-    names = SummaryFinding.__struct_fields__
-    fields = {name: getattr(finding, name) for name in names if name not in _MADE}
     steps = attempt("the number of steps", lambda: step_count(finding), lambda _fault: 0)
     effect = attempt("the consequence", lambda: consequence(finding), lambda _fault: "")
-    return SummaryFinding(**fields, steps=steps, consequence=effect)
+    return SummaryFinding.of(finding, steps=steps, consequence=effect)

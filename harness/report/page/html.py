@@ -27,7 +27,7 @@ from attnproof.harness.report.performance.section import build_performance
 from attnproof.harness.report.shared.comparison import base_lines, is_new
 from attnproof.harness.report.shared.deviations import deviations_title
 from attnproof.harness.report.shared.diagnoses import entry_of, is_published, page_address
-from attnproof.harness.report.shared.evidence import evidence
+from attnproof.harness.report.shared.finding_text import FindingText
 from attnproof.harness.report.shared.literal import IMPORTS
 from attnproof.harness.report.shared.wording import (
     STATE_WORDS,
@@ -178,7 +178,7 @@ def _environment() -> jinja2.Environment:
         finalize=_finalize,
     )
     environment.filters["many"] = many
-    environment.filters["evidence"] = evidence
+    environment.filters["evidence"] = lambda finding: FindingText(finding).evidence()
     environment.filters["capital"] = capital
     environment.filters["state_word"] = STATE_WORDS.__getitem__
     environment.filters["picture"] = Markup

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -14,3 +17,8 @@ def replace_file(path: Path, data: bytes) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def indented_json(value: Any) -> bytes:
+    """Return JSON indented by two columns, ending in a line feed."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"

@@ -37,10 +37,10 @@ def source_place(function: str, root: Path) -> SourcePlace | None:
     name, _, number = function.rpartition(":")
     if not name or not number.isdecimal():
         return None
-    path = Path(name).resolve()
+    path, line = Path(name).resolve(), max(int(number), 1)
     if path.is_relative_to(root):
-        return SourcePlace(path.relative_to(root).as_posix(), int(number), is_inside=True)
+        return SourcePlace(path.relative_to(root).as_posix(), line, is_inside=True)
     parts = path.parts
-    start = max((parts.index(one) + 1 for one in _PACKAGES if one in parts), default=0)
+    start = max((parts.index(name) + 1 for name in _PACKAGES if name in parts), default=0)
     outside = "/".join(parts[start:]) if start else path.name
-    return SourcePlace(outside, int(number), is_inside=False)
+    return SourcePlace(outside, line, is_inside=False)

@@ -14,7 +14,7 @@ from attnproof.harness.model.inline_case import inline_case
 from attnproof.harness.report.formats.code_quality import code_quality_bytes
 from attnproof.harness.report.formats.github import step_outputs, workflow_commands
 from attnproof.harness.report.formats.sarif import sarif_bytes
-from attnproof.harness.report.shared.inline import LONGEST, inline_replay
+from attnproof.harness.report.shared.finding_text import LONGEST_CASE, FindingText
 from attnproof.harness.report.shared.source import source_place, source_root
 
 TEXT = {
@@ -205,15 +205,15 @@ def test_code_quality_of_gitlab(placed, tmp_path):
 def test_a_long_case_is_not_inline(make_finding):
     from attnproof.harness.model.case import Case
 
-    long = Case("build_slot_mapping", None, {"block_size": [7] * LONGEST})
+    long = Case("build_slot_mapping", None, {"block_size": [7] * LONGEST_CASE})
     finding = make_finding(case=long)
-    assert inline_replay(finding) == ""
+    assert FindingText(finding).inline_replay() == ""
     short = make_finding(case=msgspec.structs.replace(long, params={"text": "it's"}))
-    assert inline_replay(short).startswith('printf %s \'{"schema"')
+    assert FindingText(short).inline_replay().startswith('printf %s \'{"schema"')
     quoted = msgspec.structs.replace(
         short, command=f"attnproof replay 'my out/{short.case_path}' --candidate a.py"
     )
-    assert inline_replay(quoted).endswith(" | attnproof replay - --candidate a.py")
+    assert FindingText(quoted).inline_replay().endswith(" | attnproof replay - --candidate a.py")
 
 
 def test_the_root_is_that_of_the_ci_system(tmp_path, monkeypatch):
