@@ -7,6 +7,7 @@ import pytest
 
 from attnproof.harness.report.formats.bench_markdown import bench_markdown
 from attnproof.harness.report.shared.quantities import TIMES, ratio_text, time_text
+from tests.harness.report.runs import with_bench
 
 
 def tables(run):
@@ -17,7 +18,7 @@ def tables(run):
 
 
 @pytest.fixture
-def alone(timed, with_bench):
+def alone(timed):
     """A run of one candidate without a peer."""
     mine = [timing for timing in timed.bench.timings if timing.candidate == "optimized"]
     return with_bench(timed, timings=mine, comparisons=[], steps=[])

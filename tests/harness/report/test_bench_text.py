@@ -9,9 +9,10 @@ from attnproof.harness.model.timing import BaselineResult
 from attnproof.harness.report.shared.baseline import control_text
 from attnproof.harness.report.shared.quantities import ratio_text, time_text
 from attnproof.harness.report.terminal.bench import bench_text
+from tests.harness.report.runs import with_bench
 
 
-def test_each_clock_has_its_own_time_ratio_and_verdict(timed, with_bench):
+def test_each_clock_has_its_own_time_ratio_and_verdict(timed):
     bench = timed.bench
     timing, compared = bench.timings[0], bench.comparisons[0]
     device = msgspec.structs.replace(timing.host, median_ns=timing.host.median_ns / 7)

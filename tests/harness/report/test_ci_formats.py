@@ -16,6 +16,7 @@ from attnproof.harness.report.formats.github import step_outputs, workflow_comma
 from attnproof.harness.report.formats.sarif import sarif_bytes
 from attnproof.harness.report.shared.finding_text import LONGEST_CASE, FindingText
 from attnproof.harness.report.shared.source import source_place, source_root
+from tests.harness.report.runs import make_finding, make_result, make_run
 
 TEXT = {
     "type": "object",
@@ -94,7 +95,7 @@ SARIF = {
 
 
 @pytest.fixture
-def placed(make_run, make_result, make_finding, tmp_path):
+def placed(tmp_path):
     """A run with a finding in a file of the root, an equal one elsewhere, and advice."""
     findings = [
         make_finding(1, function=f"{tmp_path}/pkg/my file.py:12"),
@@ -154,7 +155,7 @@ def test_annotations_at_the_function(placed, tmp_path):
 @pytest.mark.parametrize(
     "text", ["a\n::error::b", "a\r\n::stop-commands::x", "%0A::error::b", "\x1b[1m"]
 )
-def test_no_text_starts_another_command(text, make_run, make_finding, make_result, tmp_path):
+def test_no_text_starts_another_command(text, tmp_path):
     hostile = make_finding(message=text, diagnosis=text, expected=text)
     run = make_run("FAIL", [make_result("a", "FAIL")], findings=[hostile])
     (line,) = workflow_commands(run, tmp_path)
@@ -166,7 +167,7 @@ def test_no_text_starts_another_command(text, make_run, make_finding, make_resul
     assert not any(part.startswith("::") for part in re.split(r"[\r\n]", decoded))
 
 
-def test_annotations_are_limited(make_run, make_finding, make_result, tmp_path):
+def test_annotations_are_limited(tmp_path):
     findings = [make_finding(number) for number in range(13)]
     run = make_run("FAIL", [make_result("a", "FAIL")], findings=findings, advice=findings[:12])
     lines = workflow_commands(run, tmp_path)
@@ -202,7 +203,7 @@ def test_code_quality_of_gitlab(placed, tmp_path):
     assert "| attnproof replay - --candidate optimized" in entries[0]["description"]
 
 
-def test_a_long_case_is_not_inline(make_finding):
+def test_a_long_case_is_not_inline():
     from attnproof.harness.model.case import Case
 
     long = Case("build_slot_mapping", None, {"block_size": [7] * LONGEST_CASE})

@@ -7,7 +7,6 @@ import json
 import msgspec
 import pytest
 
-from attnproof.harness.model.run import DeviationResult
 from attnproof.harness.model.verdict import Kind
 from attnproof.harness.report import write_summary
 from attnproof.harness.report.page.html import render_html
@@ -15,6 +14,14 @@ from attnproof.harness.report.shared.comparison import as_compared, compare, rea
 from attnproof.harness.report.shared.identity import fingerprints, identity
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.verbs.closing_summary import closing_summary
+from tests.harness.report.runs import (
+    MIXED,
+    ORACLES,
+    make_deviation,
+    make_finding,
+    make_result,
+    make_run,
+)
 
 
 def compared(old, new):
@@ -31,20 +38,20 @@ def without(run, *operations, **changes):
 
 
 @pytest.fixture
-def two(make_run, make_result, make_finding, mixed):
+def two():
     """A run with a finding in each of two operations."""
     from attnproof.harness.model.case import Case
 
-    sliced = Case("split_attn_metadata", mixed, {"cuts": [3]})
+    sliced = Case("split_attn_metadata", MIXED, {"cuts": [3]})
     findings = [make_finding(1), make_finding(2, case=sliced, diagnosis="stale entry read")]
     operations = [make_result(name, "FAIL") for name in ("build_slot_mapping", sliced.operation)]
     return make_run("FAIL", operations, findings=findings)
 
 
-def test_the_drawn_case_is_no_part_of_the_identity(make_finding, mixed):
+def test_the_drawn_case_is_no_part_of_the_identity():
     from attnproof.harness.model.case import Case
 
-    other = Case("build_slot_mapping", mixed, {"block_size": 8})
+    other = Case("build_slot_mapping", MIXED, {"block_size": 8})
     changed = {"case": other, "field": "slot_mapping[7]", "kind": Kind.CONTRACT, "expected": "1"}
     changed |= {
         "diagnosis": "wrong order",
@@ -58,11 +65,11 @@ def test_the_drawn_case_is_no_part_of_the_identity(make_finding, mixed):
 
 
 @pytest.mark.parametrize("name", ["operation", "candidate", "oracle", "field", "kind"])
-def test_another_bug_has_another_identity(name, make_finding):
+def test_another_bug_has_another_identity(name):
     assert identity(make_finding()) != identity(make_finding(**{name: "other"}))
 
 
-def test_what_another_finding_of_the_older_run_showed_is_not_new(two, make_finding, make_result):
+def test_what_another_finding_of_the_older_run_showed_is_not_new(two):
     other = make_finding(3, field="seq_lens[0]", diagnosis="off by one token")
     causes = (two.findings[0].cause, other.cause)
     result = make_result("build_slot_mapping", "FAIL", causes=causes)
@@ -85,7 +92,7 @@ def test_a_run_of_an_earlier_version_is_refused(two, tmp_path):
         read_run(tmp_path)
 
 
-def test_fingerprints_of_one_identity_are_numbered(make_finding):
+def test_fingerprints_of_one_identity_are_numbered():
     first, second, third = fingerprints([make_finding(), make_finding(2), make_finding(oracle="x")])
     assert (first[-2:], second[-2:], third[-2:]) == (":1", ":2", ":1")
     assert first[:-2] == second[:-2] != third[:-2]
@@ -101,7 +108,7 @@ def test_new_fixed_and_same(two):
     assert comparison.new == comparison.fixed == comparison.lost == comparison.gained == []
 
 
-def test_what_has_no_verdict_is_not_fixed(two, make_result):
+def test_what_has_no_verdict_is_not_fixed(two):
     operations = [
         make_result("build_slot_mapping", "UNVERIFIED", reason="time ran out"),
     ]
@@ -120,19 +127,8 @@ def test_what_has_no_verdict_is_not_fixed(two, make_result):
 
 
 def test_what_became_a_known_deviation_is_not_fixed(two):
-    shown = two.findings[0]
-    known = DeviationResult(
-        id="D7",
-        title="a title",
-        reference="a reference",
-        since="2025-01-01",
-        operation=shown.operation,
-        candidate=shown.candidate,
-        version="1",
-        cases=3,
-        kinds=(Kind.WRONG_RESULT,),
-        oracles=("equality",),
-    )
+    kinds, oracles = (Kind.WRONG_RESULT,), ("equality",)
+    known = make_deviation("D7", cases=3, kinds=kinds, oracles=oracles)
     waived = without(two, "build_slot_mapping", deviations=[known])
     assert [one.reason for one in compared(two, waived).vanished] == ["now a known deviation: D7"]
     stale = msgspec.structs.replace(waived, deviations=[msgspec.structs.replace(known, cases=0)])
@@ -172,11 +168,11 @@ def test_what_is_no_run_is_refused(text, message, tmp_path):
     assert "\n" not in str(refused.value)
 
 
-def test_new_findings_come_first(two, oracles, tmp_path):
+def test_new_findings_come_first(two, tmp_path):
     base = as_compared(without(two, "split_attn_metadata"))
     run = with_base(two, base, "base/run")
     assert names(run.findings) == ["stale entry read", "off by one block"]
-    page = render_html(run, oracles)
+    page = render_html(run, ORACLES)
     line = "Since the base run base/run of 2025-01-02T03:04:05Z: 1 new finding, 0 fixed, 1 the same"
     assert line in page
     assert page.count(">new since base<") == 1
@@ -189,6 +185,6 @@ def test_new_findings_come_first(two, oracles, tmp_path):
     assert [one["diagnosis"] for one in written["base"]["new"]] == ["stale entry read"]
 
 
-def test_without_a_base_nothing_is_new(two, oracles, tmp_path):
-    assert "new since base" not in render_html(two, oracles)
+def test_without_a_base_nothing_is_new(two, tmp_path):
+    assert "new since base" not in render_html(two, ORACLES)
     assert "NEW" not in closing_summary(two, tmp_path)

@@ -6,6 +6,7 @@ import pytest
 
 from attnproof.harness.model.verdict import ORACLES
 from attnproof.harness.report.shared.consequences import consequence
+from tests.harness.report.runs import make_finding
 
 
 @pytest.mark.parametrize(
@@ -28,13 +29,13 @@ from attnproof.harness.report.shared.consequences import consequence
         ({"field": "unknown", "diagnosis": "unknown is wrong"}, ""),
     ],
 )
-def test_the_most_specific_sentence_is_taken(make_finding, changes, words):
+def test_the_most_specific_sentence_is_taken(changes, words):
     found = consequence(make_finding(**changes))
     assert words in found
     assert bool(found) == bool(words)
 
 
-def test_every_oracle_but_those_of_fields_has_a_sentence(make_finding):
+def test_every_oracle_but_those_of_fields_has_a_sentence():
     without = {
         oracle
         for oracle in ORACLES

@@ -15,6 +15,7 @@ from attnproof.harness.report.formats.coverage_summary import summarize_coverage
 from attnproof.harness.report.page.coverage import build_inputs
 from attnproof.harness.report.page.html import render_html
 from attnproof.harness.report.shared.coverage import CELLS, PAIRS, build_coverage
+from tests.harness.report.runs import ORACLES, make_result, make_run
 
 SMALL = make_batch([1, 1], [3, 3], 4)
 LONG = make_batch([1, 1], [3, 5000], 4)
@@ -31,7 +32,7 @@ def number(words):
 
 
 @pytest.fixture
-def covered(make_result):
+def covered():
     """Results of two operations; tests of the first one lack long contexts and many requests."""
     own = {"fuzz": counted(SMALL, times=7), "boundary": counted(ODD), "trace": counted(LONG, MANY)}
     other = {"fuzz": counted(SMALL, LONG), "trace": counted(SMALL)}
@@ -68,7 +69,7 @@ def test_gaps_are_cells_of_real_batches_that_no_test_of_an_operation_fills(cover
     assert ("requests: 2 to 7",) not in gaps
 
 
-def test_a_pair_is_a_gap_only_if_both_of_its_cells_are_tested(make_result):
+def test_a_pair_is_a_gap_only_if_both_of_its_cells_are_tested():
     # Decodes are tested, and blocks of size 3, but not together.
     real = {"recorded": counted(make_batch([1], [7], 3))}
     tests = {"fuzz": counted(SMALL, make_batch([1], [7], 4)), "boundary": counted(ODD)}
@@ -81,18 +82,18 @@ def test_a_pair_is_a_gap_only_if_both_of_its_cells_are_tested(make_result):
     assert [words for words in gaps if behind in words] == [(behind,)]
 
 
-def test_candidates_of_an_operation_count_together(covered, make_result):
+def test_candidates_of_an_operation_count_together(covered):
     tested = {"fuzz": counted(MANY, LONG)}
     more = make_result("build_slot_mapping", candidate="other", features=tested)
     assert not build_coverage([*covered, more]).gaps
 
 
-def test_without_cases_there_is_no_coverage(make_result):
+def test_without_cases_there_is_no_coverage():
     assert build_coverage([make_result("build_slot_mapping", "NOT OFFERED")]) is None
     assert summarize_coverage([]) is None
 
 
-def test_without_real_batches_there_are_no_gaps(make_result):
+def test_without_real_batches_there_are_no_gaps():
     coverage = build_coverage([make_result("x", features={"fuzz": counted(SMALL)})])
     assert coverage.operations == 0
     assert not coverage.gaps
@@ -116,7 +117,7 @@ def test_the_summary_names_features_and_gaps(covered):
 
 
 @pytest.fixture
-def shown(covered, make_run):
+def shown(covered):
     return make_run("PASS", covered)
 
 
@@ -148,8 +149,8 @@ def test_the_map_has_a_mark_for_each_pair_of_engine_steps(shown):
     assert {child.tag for child in svg} >= {"title", "desc"}
 
 
-def test_the_gaps_are_named_in_a_table(shown, oracles):
-    page = render_html(shown, oracles)
+def test_the_gaps_are_named_in_a_table(shown):
+    page = render_html(shown, ORACLES)
     section = page[page.index('<section id="inputs"') :].partition("</section>")[0]
     assert "requests: 8 to 31" in section
     assert "✕" in section
@@ -158,12 +159,12 @@ def test_the_gaps_are_named_in_a_table(shown, oracles):
     assert "style=" not in section
 
 
-def test_without_engine_steps_the_section_says_how_to_get_some(make_run, make_result, oracles):
+def test_without_engine_steps_the_section_says_how_to_get_some():
     tests = make_result("build_slot_mapping", features={"fuzz": counted(SMALL)})
-    page = render_html(make_run("PASS", [tests]), oracles)
+    page = render_html(make_run("PASS", [tests]), ORACLES)
     assert "No engine step was run" in page
     assert "--recorded" in page
 
 
-def test_without_counted_features_the_section_is_one_line(passing, oracles):
-    assert "No features of inputs were counted." in render_html(passing, oracles)
+def test_without_counted_features_the_section_is_one_line(passing):
+    assert "No features of inputs were counted." in render_html(passing, ORACLES)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from attnproof.harness.model.run import DeviationResult, OracleCount
+from attnproof.harness.model.run import OracleCount
 from attnproof.harness.report.formats.junit import junit_bytes
 from attnproof.harness.report.formats.markdown import run_markdown
 from attnproof.harness.report.formats.summary import summary_bytes
@@ -15,30 +15,30 @@ from attnproof.harness.report.page.deviations import build_deviations
 from attnproof.harness.report.page.html import render_html
 from attnproof.harness.report.page.matrix import build_matrix
 from attnproof.harness.report.shared.deviations import deviation_line, deviations_title
+from tests.harness.report.runs import ORACLES, make_deviation, make_finding, make_result, make_run
 
 
 @pytest.fixture
-def known(make_run, make_result, make_finding):
+def known():
     """A run with a known deviation and a stale one."""
     shown = make_finding(7, command="attnproof replay cases/x.json --candidate vllm")
-    about = {"reference": "SPEC <2>", "operation": shown.operation, "candidate": shown.candidate}
+    about = {"reference": "SPEC <2>", "version": "0.11.2"}
     counts = {"equality": OracleCount(checks=400, known=31), "purity": OracleCount(checks=400)}
     result = make_result(
         shown.operation, "DEVIATES", cases=400, checks=800, known=31, oracles=counts
     )
     deviations = [
-        DeviationResult(
-            id="E2",
+        make_deviation(
+            "E2",
+            shown,
             title="counts <padded> rows",
             since="2024-12-03",
-            version="0.11.2",
             cases=31,
             oracles=("equality",),
             fields=("num_decodes",),
-            shown=shown,
             **about,
         ),
-        DeviationResult(id="E9", title="gone", since="", version="0.11.2", cases=0, **about),
+        make_deviation("E9", title="gone", since="", **about),
     ]
     return make_run("PASS", [result, make_result("split_attn_metadata")], deviations=deviations)
 
@@ -64,8 +64,8 @@ def test_cards_of_a_shown_and_of_a_stale_deviation(known):
     assert deviations_title(known.deviations) == "2 known deviations, 1 of them stale"
 
 
-def test_the_page_has_a_section_a_link_and_words(known, oracles):
-    page = render_html(known, oracles)
+def test_the_page_has_a_section_a_link_and_words(known):
+    page = render_html(known, ORACLES)
     assert '<section id="deviations"' in page
     assert "E2: Counts &lt;padded&gt; rows" in page
     assert "Reference: SPEC &lt;2&gt;" in page
@@ -73,8 +73,8 @@ def test_the_page_has_a_section_a_link_and_words(known, oracles):
     assert f'href="#/finding/{known.deviations[0].shown.id}" aria-label="Finding D1"' in page
 
 
-def test_the_matrix_distinguishes_known_from_verified(known, oracles):
-    matrix = build_matrix(known, oracles)
+def test_the_matrix_distinguishes_known_from_verified(known):
+    matrix = build_matrix(known, ORACLES)
     row = matrix.groups[0].rows[0]
     cell = row.cells[matrix.oracles.index("equality")]
     assert (row.verdict, cell.state, cell.words) == ("DEVIATES", "DEVIATES", "31 of 400 known")
@@ -83,14 +83,14 @@ def test_the_matrix_distinguishes_known_from_verified(known, oracles):
     assert (totals["PASS"], totals["DEVIATES"]) == (1, 1)
 
 
-def test_a_failure_comes_before_a_known_deviation(known, oracles, make_finding):
+def test_a_failure_comes_before_a_known_deviation(known):
     first, *others = known.operations
     counts = first.oracles | {"equality": OracleCount(checks=400, failed=3, known=31)}
     failed = msgspec.structs.replace(first, verdict="FAIL", oracles=counts)
     failing = msgspec.structs.replace(
         known, findings=[make_finding(8)], operations=[failed, *others]
     )
-    matrix = build_matrix(failing, oracles)
+    matrix = build_matrix(failing, ORACLES)
     cell = matrix.groups[0].rows[0].cells[matrix.oracles.index("equality")]
     assert (cell.state, [link.label for link in cell.links]) == ("FAIL", ["F1", "D1"])
 

@@ -14,11 +14,11 @@ import pytest
 
 from attnproof.harness import report
 from attnproof.harness.guard import attempt, collected_faults
-from attnproof.harness.model.run import DeviationResult
 from attnproof.harness.report import write_report
 from attnproof.harness.report.shared.comparison import as_compared, compare
 from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.verbs.closing_summary import closing_summary
+from tests.harness.report.runs import ORACLES, make_deviation
 
 FILES = {"index.html", "summary.json", "summary.md", "junit.xml", "results.sarif"}
 NOT_DRAWN = {
@@ -57,27 +57,12 @@ def raising(*_arguments, **_named):
 @pytest.fixture
 def everything(failing, sequence, slower):
     """A run with findings of all kinds, known deviations and timings."""
-    shown = failing.findings[0]
-    known = [
-        DeviationResult(
-            id="D1",
-            title="a title",
-            reference="a reference",
-            since="2025-01-01",
-            operation=shown.operation,
-            candidate=shown.candidate,
-            version="1",
-            cases=cases,
-            shown=shown if cases else None,
-        )
-        for cases in (1, 0)
-    ]
     return msgspec.structs.replace(
         failing,
         base=compare(as_compared(sequence), as_compared(failing), "a base"),
         operations=[*failing.operations, *sequence.operations],
         findings=[*failing.findings, *sequence.findings],
-        deviations=known,
+        deviations=[make_deviation("D1", failing.findings[0]), make_deviation("D1")],
         bench=slower.bench,
         reason="a reason",
     )
@@ -85,12 +70,12 @@ def everything(failing, sequence, slower):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_report_is_written_with_its_verdict(name, everything, tmp_path, oracles, monkeypatch):
+def test_the_report_is_written_with_its_verdict(name, everything, tmp_path, monkeypatch):
     function = FUNCTIONS[name]
     if function.__code__.co_freevars:
         pytest.skip("a closure cannot be replaced in place")
     monkeypatch.setattr(function, "__code__", raising.__code__)
-    faults = write_report(everything, tmp_path, oracles=oracles)
+    faults = write_report(everything, tmp_path, oracles=ORACLES)
     text = attempt("the tables", partial(bench_text, everything), str)
     closing = closing_summary(everything, tmp_path)
     monkeypatch.undo()
@@ -108,7 +93,7 @@ def test_the_report_is_written_with_its_verdict(name, everything, tmp_path, orac
         assert fault in summary["notes"]
 
 
-def test_one_broken_card_leaves_the_others(everything, tmp_path, oracles, monkeypatch):
+def test_one_broken_card_leaves_the_others(everything, tmp_path, monkeypatch):
     from attnproof.harness.report.page import cards
 
     made = cards._card
@@ -117,7 +102,7 @@ def test_one_broken_card_leaves_the_others(everything, tmp_path, oracles, monkey
         return raising() if label == "F2" else made(label, finding, room)
 
     monkeypatch.setattr(cards, "_card", broken)
-    (fault,) = write_report(everything, tmp_path, oracles=oracles)
+    (fault,) = write_report(everything, tmp_path, oracles=ORACLES)
     assert fault.startswith("the card F2 could not be made (IndexError: index 7 is out of range)")
     assert fault.endswith("a fault of attnproof and changes no verdict: please report it")
     page = (tmp_path / "index.html").read_text(encoding="utf-8")

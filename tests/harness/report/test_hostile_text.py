@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from rich.text import Text
 
-from attnproof.harness.model.run import DeviationResult, Run
+from attnproof.harness.model.run import Run
 from attnproof.harness.report import write_report
 from attnproof.harness.report.formats.bench_markdown import bench_markdown
 from attnproof.harness.report.terminal.bench import bench_text
@@ -23,6 +23,7 @@ from attnproof.harness.verbs.messages import complain, print_traceback, say
 from attnproof.harness.verbs.progress import line
 from attnproof.harness.verbs.screen import Screen
 from tests.harness.hostile import HOSTILE, assert_safe
+from tests.harness.report.runs import ORACLES, make_deviation
 
 hostile = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 
@@ -48,22 +49,7 @@ def infected(run, text):
 
 @pytest.fixture
 def deviating(failing):
-    shown = failing.findings[0]
-    known = [
-        DeviationResult(
-            id=name,
-            title="a title",
-            reference="a reference",
-            since="2025-01-01",
-            operation=shown.operation,
-            candidate=shown.candidate,
-            version="1",
-            cases=int(finding is not None),
-            oracles=("equality",) if finding else (),
-            shown=finding,
-        )
-        for name, finding in (("D1", shown), ("D2", None))
-    ]
+    known = [make_deviation("D1", failing.findings[0], oracles=("equality",)), make_deviation("D2")]
     return msgspec.structs.replace(failing, findings=failing.findings[1:], deviations=known)
 
 
@@ -91,20 +77,20 @@ def plain_reports(tmp_path_factory):
     """Return the folder of the report of each run with harmless text, written once."""
     folders = {}
 
-    def report(name, run, oracles):
+    def report(name, run):
         if name not in folders:
             folders[name] = tmp_path_factory.mktemp("plain")
-            assert write_report(infected(run, "x"), folders[name], oracles=oracles) == []
+            assert write_report(infected(run, "x"), folders[name], oracles=ORACLES) == []
         return folders[name]
 
     return report
 
 
 @hostile
-def test_every_file_of_the_report(text, run, plain_reports, tmp_path, oracles, request):
-    plain = plain_reports(request.node.callspec.params["run"], run, oracles)
+def test_every_file_of_the_report(text, run, plain_reports, tmp_path, request):
+    plain = plain_reports(request.node.callspec.params["run"], run)
     poisoned = tmp_path
-    assert write_report(infected(run, text), poisoned, oracles=oracles) == []
+    assert write_report(infected(run, text), poisoned, oracles=ORACLES) == []
     page = (poisoned / "index.html").read_text(encoding="utf-8")
     style, script = page.index("</style>"), page.index("<script>")
     assert_safe(page[style:script])

@@ -13,6 +13,7 @@ import pytest
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.run import OracleCount
 from attnproof.harness.report.page.html import render_html
+from tests.harness.report.runs import ORACLES, make_difference, make_finding, make_result, make_run
 
 RUNS = ["passing", "failing", "sequence", "incomplete", "empty", "timed", "slower", "foreign"]
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -62,8 +63,8 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(params=RUNS)
-def source(request, oracles):
-    return render_html(request.getfixturevalue(request.param), oracles)
+def source(request):
+    return render_html(request.getfixturevalue(request.param), ORACLES)
 
 
 def test_is_well_formed_with_ids_and_links_that_resolve(source):
@@ -124,16 +125,16 @@ def test_has_landmarks_language_and_table_scopes(source):
             assert {"aria-labelledby", "aria-describedby"} <= set(found)
 
 
-def test_the_page_of_a_pass(passing, oracles):
-    page = Page(render_html(passing, oracles))
+def test_the_page_of_a_pass(passing):
+    page = Page(render_html(passing, ORACLES))
     assert page.title == "PASS · attnproof"
     text = page.text
     assert "All 2 pairs of operation and candidate are verified: 3,200 checks on 800 cases" in text
     assert "Failures" not in text
 
 
-def test_a_failure_shows_its_cards(failing, oracles):
-    page = Page(render_html(failing, oracles))
+def test_a_failure_shows_its_cards(failing):
+    page = Page(render_html(failing, ORACLES))
     text = page.text
     assert page.title == "FAIL, 3 findings · attnproof"
     for words in (
@@ -156,9 +157,7 @@ def test_a_failure_shows_its_cards(failing, oracles):
     assert "@example(\n    Case(" in code
 
 
-def test_a_mistake_shared_with_the_reference_is_reported(
-    make_run, make_result, make_finding, make_difference, oracles
-):
+def test_a_mistake_shared_with_the_reference_is_reported():
     finding = make_finding(
         1,
         oracle="consumer",
@@ -167,16 +166,16 @@ def test_a_mistake_shared_with_the_reference_is_reported(
         outputs=[make_difference("block_table_tensor", [[4]], [[4]], "int32 [1, 1] cpu")],
     )
     run = make_run("FAIL", [make_result("build_slot_mapping", "FAIL")], findings=[finding])
-    text = Page(render_html(run, oracles)).text
+    text = Page(render_html(run, ORACLES)).text
     assert "The reference has the same mistake: equality passes" in text
 
 
-def test_only_oracles_without_a_reference_report_its_mistakes(failing, oracles):
-    assert "The reference has the same mistake" not in Page(render_html(failing, oracles)).text
+def test_only_oracles_without_a_reference_report_its_mistakes(failing):
+    assert "The reference has the same mistake" not in Page(render_html(failing, ORACLES)).text
 
 
-def test_text_of_candidates_is_never_markup(failing, oracles):
-    source = render_html(failing, oracles)
+def test_text_of_candidates_is_never_markup(failing):
+    source = render_html(failing, ORACLES)
     page = Page(source)
     assert [tag for tag, _ in page.tags].count("script") == 1
     assert "<b>bold" not in source
@@ -186,26 +185,26 @@ def test_text_of_candidates_is_never_markup(failing, oracles):
     assert "\x00" not in source
 
 
-def test_the_page_of_an_incomplete_run_has_the_reason(incomplete, oracles):
-    text = Page(render_html(incomplete, oracles)).text
+def test_the_page_of_an_incomplete_run_has_the_reason(incomplete):
+    text = Page(render_html(incomplete, ORACLES)).text
     assert "INCOMPLETE" in text
     assert "time ran out before 1 operation was checked" in text
     assert "Incomplete is not a pass" in text
     assert "takes no tensors" in text
 
 
-def test_an_empty_run_is_no_pass(empty, oracles):
-    text = Page(render_html(empty, oracles)).text
+def test_an_empty_run_is_no_pass(empty):
+    text = Page(render_html(empty, ORACLES)).text
     assert "No operation was checked; the run took 62 s." in text
     assert "no operation was selected" in text
 
 
-def test_a_failure_without_findings_points_to_the_matrix(make_run, make_result, oracles):
+def test_a_failure_without_findings_points_to_the_matrix():
     run = make_run("FAIL", [make_result("a", "FAIL")])
-    assert "recorded no finding" in Page(render_html(run, oracles)).text
+    assert "recorded no finding" in Page(render_html(run, ORACLES)).text
 
 
-def test_ten_thousand_cases_fit_in_half_a_megabyte(make_run, make_result, make_finding, oracles):
+def test_ten_thousand_cases_fit_in_half_a_megabyte():
     many = {f"oracle {i}": OracleCount(checks=10_000) for i in range(10)}
     operations = [
         make_result(f"operation_{i}", candidate=candidate, oracles=many, cases=10_000)
@@ -213,13 +212,11 @@ def test_ten_thousand_cases_fit_in_half_a_megabyte(make_run, make_result, make_f
         for candidate in ("optimized", "optimized triton", "vllm")
     ]
     findings = [make_finding(i) for i in range(12)]
-    source = render_html(make_run("FAIL", operations, findings=findings), oracles)
+    source = render_html(make_run("FAIL", operations, findings=findings), ORACLES)
     assert len(source.encode()) < 500_000
 
 
-def test_a_flood_of_findings_stays_below_five_megabytes(
-    make_run, make_result, make_finding, make_difference, oracles
-):
+def test_a_flood_of_findings_stays_below_five_megabytes():
     lens = tuple(range(1, 400))
     blocks = tuple(tuple(range(i, i + -(-length // 4))) for i, length in enumerate(lens))
     case = Case("x", Batch(4, lens, (0,) * len(lens), blocks))
@@ -228,7 +225,7 @@ def test_a_flood_of_findings_stays_below_five_megabytes(
     huge = make_finding(0, case=case, outputs=outputs, log="x" * 1_000_000)
     findings = [huge] + [make_finding(i, log="y" * 9_000) for i in range(1, 400)]
     run = make_run("FAIL", [make_result("x", "FAIL")], findings=findings)
-    source = render_html(run, oracles)
+    source = render_html(run, ORACLES)
     assert len(source.encode()) < 5_000_000
     page = Page(source)
     assert "Left out to keep this file small" in page.text

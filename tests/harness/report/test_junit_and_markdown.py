@@ -7,6 +7,7 @@ import pytest
 
 from attnproof.harness.report.formats.junit import junit_bytes
 from attnproof.harness.report.formats.markdown import run_markdown
+from tests.harness.report.runs import make_finding, make_result, make_run
 
 
 def cases(run):
@@ -31,7 +32,7 @@ def test_one_test_case_for_each_finding_and_each_operation_without_one(failing):
     assert "</script>" in found["optimized (cpu)", crashes[0]].result[0].message
 
 
-def test_a_test_case_keeps_its_name_when_other_cases_are_drawn(make_run, make_finding, make_result):
+def test_a_test_case_keeps_its_name_when_other_cases_are_drawn():
     def names(**changes):
         findings = [make_finding(1, **changes), make_finding(2, **changes)]
         run = make_run("FAIL", [make_result("build_slot_mapping", "FAIL")], findings=findings)
@@ -69,12 +70,12 @@ def test_no_verdict_is_a_skip_with_its_reason(failing):
     )
 
 
-def test_a_failure_without_a_finding_still_fails(make_run, make_result):
+def test_a_failure_without_a_finding_still_fails():
     run = make_run("FAIL", [make_result("get_mla_dims", "FAIL")])
     assert cases(run)["optimized (cpu)", "get_mla_dims"].result[0].message == "12 cases failed"
 
 
-def test_a_wrong_result_while_timed_is_the_reason(make_run, make_result):
+def test_a_wrong_result_while_timed_is_the_reason():
     why = "returned another result while it was timed: result is None, expected 3"
     failed = make_result("get_mla_dims", "FAIL", failed=0, reason=why)
     run = make_run("FAIL", [failed], reason=f"get_mla_dims of optimized {why}")
@@ -113,7 +114,7 @@ def test_markdown_of_an_empty_run(empty):
     assert "No operation was checked" in run_markdown(empty)
 
 
-def test_markdown_stays_short(make_run, make_finding, make_result):
+def test_markdown_stays_short():
     findings = [make_finding(i, message="x" * 9_000, expected="9" * 9_000) for i in range(200)]
     text = run_markdown(make_run("FAIL", [make_result("a", "FAIL")], findings=findings))
     assert "190 more findings: see index.html." in text
@@ -121,7 +122,7 @@ def test_markdown_stays_short(make_run, make_finding, make_result):
 
 
 @pytest.mark.parametrize("text", ["a|b", "`", "``x``", "<img>", "a\nb", "[x](http://y)"])
-def test_markdown_takes_text_literally(text, make_run, make_finding, make_result):
+def test_markdown_takes_text_literally(text):
     run = make_run("FAIL", [make_result("a", "FAIL")], findings=[make_finding(diagnosis=text)])
     (line,) = [line for line in run_markdown(run).splitlines() if line.startswith("**F1.")]
     shown = line.removeprefix("**F1. ").removesuffix("**  ")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from attnproof.harness.model.case import Batch, Case, decode, encode
 from attnproof.harness.report.shared.literal import IMPORTS, case_literal, example_line
+from tests.harness.report.runs import MIXED
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
@@ -63,8 +64,8 @@ def test_small_literal_is_one_line():
     assert example_line(case) == f"@example({case_literal(case)})"
 
 
-def test_literal_omits_defaults_and_breaks_lines(mixed):
-    literal = case_literal(Case("build_slot_mapping", mixed))
+def test_literal_omits_defaults_and_breaks_lines():
+    literal = case_literal(Case("build_slot_mapping", MIXED))
     assert "strided" not in literal
     assert "    query_lens=(1, 6, 0, 3),\n" in literal
     assert max(map(len, literal.splitlines())) <= 88
@@ -100,6 +101,6 @@ def test_floats_without_a_literal(number):
     assert evaluate(case_literal(case)) == case
 
 
-def test_literal_of_a_decoded_case_is_the_same(mixed):
-    case = Case("split_attn_metadata", mixed, {"cuts": [1]})
+def test_literal_of_a_decoded_case_is_the_same():
+    case = Case("split_attn_metadata", MIXED, {"cuts": [1]})
     assert case_literal(decode(encode(case))) == case_literal(case)

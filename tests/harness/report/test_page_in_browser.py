@@ -17,6 +17,7 @@ from attnproof.harness.model.case import Case
 from attnproof.harness.model.run import DeviationResult, OracleCount
 from attnproof.harness.oracles import CONTRACTS
 from attnproof.harness.report.page.html import render_html
+from tests.harness.report.runs import make_finding, make_result, make_run, make_sequence_finding
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
@@ -44,7 +45,7 @@ def browser():
 
 
 @pytest.fixture
-def ten_findings(make_run, make_result, make_finding, make_sequence_finding):
+def ten_findings():
     names = ["build_slot_mapping", "split_attn_metadata", "get_mla_dims"]
     findings = [
         make_finding(
@@ -62,7 +63,7 @@ def ten_findings(make_run, make_result, make_finding, make_sequence_finding):
 
 
 @pytest.fixture
-def mapped(make_run, make_result):
+def mapped():
     """A run with engine steps, one of which no test resembles."""
 
     def counted(*requests):
@@ -79,7 +80,7 @@ def mapped(make_run, make_result):
 
 
 @pytest.fixture
-def deviating(make_run, make_result, make_finding):
+def deviating():
     known = [
         DeviationResult(
             id=f"E{number}",

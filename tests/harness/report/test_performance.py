@@ -14,6 +14,8 @@ from attnproof.harness.model.timing import BaselineResult, Interval
 from attnproof.harness.report.page.html import render_html
 from attnproof.harness.report.performance.section import build_baseline, build_performance
 from attnproof.harness.report.shared.ratios import by_operation, drift, overall, pairs
+from tests.harness.report import benchmarks
+from tests.harness.report.runs import ORACLES, make_finding, make_timed_run, with_bench
 
 STATES = ["missing", "damaged", "another machine"]
 
@@ -26,8 +28,8 @@ def text_of(source):
     return " ".join(" ".join(found).split())
 
 
-def shown(run, oracles):
-    return text_of(render_html(run, oracles))
+def shown(run):
+    return text_of(render_html(run, ORACLES))
 
 
 def charts(run):
@@ -37,8 +39,8 @@ def charts(run):
     return [*view.forests, *parts, *view.steps, *view.strips, *(c for c in single if c)]
 
 
-def test_without_timings_the_section_is_one_line(passing, oracles):
-    text = shown(passing, oracles)
+def test_without_timings_the_section_is_one_line(passing):
+    text = shown(passing)
     assert "Nothing was timed." in text
     assert "attnproof bench" in text
     assert "Geometric mean" not in text
@@ -70,13 +72,13 @@ def test_the_slowest_operation_comes_first(timed):
     assert view.forests[0].table.rows[0][0] == rows[0].operation == view.parts.shown[0].name
 
 
-def test_a_median_stands_with_its_interval_and_n(timed, benchmarks, oracles):
+def test_a_median_stands_with_its_interval_and_n(timed):
     timing = timed.bench.timings[0]
     found = msgspec.structs.replace(
         timing, host=Interval(median_ns=12_345, low_ns=12_100, high_ns=12_600, samples=31)
     )
     timed.bench.timings[0] = found
-    text = shown(timed, oracles)
+    text = shown(timed)
     assert "12.3 µs 12.1 to 12.6" in text
     assert "n = 31 samples each" in text
 
@@ -92,13 +94,13 @@ def test_numbers_of_samples_that_differ_get_a_column(timed):
     assert part.rows[0].cells[-1].value == "12 to 31"
 
 
-def test_a_verdict_is_a_word_and_a_glyph(timed, oracles):
-    text = shown(timed, oracles)
+def test_a_verdict_is_a_word_and_a_glyph(timed):
+    text = shown(timed)
     for words in ("▲ faster", "▼ slower", "◇ no evidence"):
         assert words in text
 
 
-def test_the_device_clock_gets_columns_and_charts_of_its_own(timed, benchmarks):
+def test_the_device_clock_gets_columns_and_charts_of_its_own(timed):
     operation = timed.bench.timings[0].operation
     for index, timing in enumerate(timed.bench.timings):
         if timing.operation == operation:
@@ -132,8 +134,8 @@ def test_launches_have_a_column_where_any_lane_sees_them(timed):
     assert dict(zip(head, other, strict=True))["Syncs"] == "n/a"
 
 
-def test_regressions_come_before_any_ratio(slower, oracles):
-    text = shown(slower, oracles)
+def test_regressions_come_before_any_ratio(slower):
+    text = shown(slower)
     assert "2 timings worse than baseline main" in text
     assert text.index("Worse than the baseline") < text.index("Times as fast: optimized")
     assert "allocations 3 to 4" in text
@@ -150,24 +152,22 @@ def test_raw_samples_of_a_regression_show_the_expected_median(slower):
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_baseline_that_cannot_be_compared_is_incomplete_in_words(
-    state, timed, with_bench, oracles
-):
+def test_a_baseline_that_cannot_be_compared_is_incomplete_in_words(state, timed):
     baseline = BaselineResult(name="main", state=state, reason=f"it is {state} <b>")
-    text = shown(with_bench(timed, baseline=baseline), oracles)
+    text = shown(with_bench(timed, baseline=baseline))
     assert "◐ Incomplete against baseline main" in text
     assert f"which is no pass: it is {state} <b>." in text
     assert "Nothing worse" not in text
 
 
-def test_a_baseline_without_a_timing_in_common_is_no_pass(timed, with_bench):
+def test_a_baseline_without_a_timing_in_common_is_no_pass(timed):
     baseline = BaselineResult(name="main", state="compared")
     found = build_baseline(with_bench(timed, baseline=baseline).bench)
     assert found.state == "open"
     assert "no timing in common" in found.sentence
 
 
-def test_lost_timings_are_no_pass(slower, with_bench):
+def test_lost_timings_are_no_pass(slower):
     result = slower.bench.baseline
     fine = [r for r in result.regressions if r.verdict != "slower" and not r.costs]
     lossy = msgspec.structs.replace(result, regressions=fine)
@@ -176,8 +176,8 @@ def test_lost_timings_are_no_pass(slower, with_bench):
     assert build_baseline(with_bench(slower, baseline=complete).bench).state == "good"
 
 
-def test_without_a_baseline_the_option_is_named(timed, oracles):
-    text = shown(timed, oracles)
+def test_without_a_baseline_the_option_is_named(timed):
+    text = shown(timed)
     assert "This run was not compared with an earlier one." in text
     assert "--save-baseline NAME" in text
 
@@ -190,7 +190,7 @@ def test_grown_counts_of_another_machine_are_still_worse(on_another_machine):
     assert (time, counts) == ("not compared", "allocations 3 to 4")
 
 
-def test_the_history_is_in_units_of_the_control(slower, with_bench):
+def test_the_history_is_in_units_of_the_control(slower):
     table = build_performance(slower).history.table
     assert table.head[-2:] == ("optimized", "vllm")
     assert [row[0] for row in table.rows] == ["first", "second", "this run"]
@@ -203,8 +203,8 @@ def test_the_history_is_in_units_of_the_control(slower, with_bench):
     assert after == pytest.approx(before / 2, rel=0.01)
 
 
-def test_steps_have_distribution_growth_and_operations(timed, oracles):
-    text = shown(timed, oracles)
+def test_steps_have_distribution_growth_and_operations(timed):
+    text = shown(timed)
     assert "by geometric mean; at worst 2.10" in text
     assert "A step is build_slot_mapping and split_attn_metadata." in text
     assert "XFormersAttentionMetadataBuilder.build (not offered by vllm)" in text
@@ -220,39 +220,37 @@ def test_steps_have_distribution_growth_and_operations(timed, oracles):
     assert growth.table.head[1:3] == ("1 request", "2 to 8 requests")
 
 
-def test_untimed_operations_are_listed_with_reasons(timed, oracles):
-    text = shown(timed, oracles)
+def test_untimed_operations_are_listed_with_reasons(timed):
+    text = shown(timed)
     assert "Not timed, with reasons" in text
     assert "a sequence of steps batch_sequence · optimized batch_sequence · vllm" in text
 
 
-def test_known_deviations_of_timed_operations_are_listed(timed, oracles):
+def test_known_deviations_of_timed_operations_are_listed(timed):
     first = timed.bench.timings[0]
     timed.bench.timings[0] = msgspec.structs.replace(first, deviations=("E3",))
-    text = shown(timed, oracles)
+    text = shown(timed)
     assert "Known deviations of timed operations" in text
     assert "E3 see the file of known deviations" in text
 
 
-def test_conditions_have_noise_clock_and_drift(timed, with_bench, oracles):
-    text = shown(with_bench(timed, control_ns=[100.0] * 20 + [112.0] * 20), oracles)
+def test_conditions_have_noise_clock_and_drift(timed):
+    text = shown(with_bench(timed, control_ns=[100.0] * 20 + [112.0] * 20))
     assert "3 of 200 comparisons called faster or slower before the floor" in text
     assert "Resolution of the clock 41.0 ns" in text
     assert "changed by +11 % from beginning to end" in text
     assert drift([1.0] * 4) is None
 
 
-def test_one_candidate_alone_has_times_and_no_ratio(timed, with_bench, oracles):
+def test_one_candidate_alone_has_times_and_no_ratio(timed):
     timings = [t for t in timed.bench.timings if t.candidate == "optimized"]
-    text = shown(with_bench(timed, timings=timings, comparisons=[]), oracles)
+    text = shown(with_bench(timed, timings=timings, comparisons=[]))
     assert "so there is no ratio" in text
     assert "Operation by operation" in text
 
 
 @pytest.mark.parametrize(("operations", "failures"), [(40, 0), (60, 0), (60, 12)])
-def test_a_full_benchmark_fits_in_half_a_megabyte(
-    operations, failures, benchmarks, make_timed_run, make_finding
-):
+def test_a_full_benchmark_fits_in_half_a_megabyte(operations, failures):
     oracles = {f"oracle {i}": "A rule." for i in range(10)}
     names = tuple(f"make_an_operation_number_{i}" for i in range(operations))
     bench = benchmarks.compared(benchmarks.bench(names))
@@ -266,16 +264,16 @@ def test_a_full_benchmark_fits_in_half_a_megabyte(
     assert ("Left out to keep this file small" in text_of(source)) == (operations > 40)
 
 
-def test_names_of_candidates_are_never_markup(timed, with_bench, oracles):
+def test_names_of_candidates_are_never_markup(timed):
     name = '<script>alert("1")</script>'
     timings = [msgspec.structs.replace(timing, candidate=name) for timing in timed.bench.timings]
-    source = render_html(with_bench(timed, timings=timings), oracles)
+    source = render_html(with_bench(timed, timings=timings), ORACLES)
     assert name not in source
     assert source.count("<script>") == 1
 
 
-def test_slower_is_a_verdict_of_its_own(slower, oracles):
-    source = render_html(slower, oracles)
+def test_slower_is_a_verdict_of_its_own(slower):
+    source = render_html(slower, ORACLES)
     assert "<title>SLOWER · attnproof</title>" in source
     assert "Slower than the baseline allows: build_slot_mapping takes 18 % longer" in text_of(
         source
@@ -283,7 +281,7 @@ def test_slower_is_a_verdict_of_its_own(slower, oracles):
     assert 'class="verdict verdict-slower"' in source
 
 
-def test_strips_of_many_samples_or_wide_apart_stay_readable(timed, with_bench):
+def test_strips_of_many_samples_or_wide_apart_stay_readable(timed):
     first, second = timed.bench.timings[:2]
     long = [100.0 + i % 7 for i in range(1_000)]
     timed.bench.timings[:2] = [

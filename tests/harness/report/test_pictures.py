@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.run import Difference
 from attnproof.harness.report.pictures.batch import batch_picture
 from attnproof.harness.report.pictures.difference import difference_picture
 from attnproof.harness.report.pictures.focus import Focus
 from attnproof.harness.report.terminal.case import draw_batch, draw_case, draw_difference
+from tests.harness.report.runs import MIXED, make_difference, shown
 
 
 def parse(svg):
@@ -31,14 +29,8 @@ def words(root):
     return [element.text for element in root.iter("text")]
 
 
-def shown(renderable, width=100):
-    out = StringIO()
-    Console(file=out, width=width, color_system=None).print(renderable)
-    return out.getvalue()
-
-
-def test_batch_picture_shows_every_kind_of_cell(mixed):
-    root = parse(batch_picture(mixed, "f1", Focus(1, 3)))
+def test_batch_picture_shows_every_kind_of_cell():
+    root = parse(batch_picture(MIXED, "f1", Focus(1, 3)))
     classes = [element.get("class") for element in root.iter("rect")]
     assert classes.count("query") == 10 + 2  # and two in the legend
     assert classes.count("computed") == 16 + 1
@@ -91,7 +83,7 @@ def test_unusual_batches_are_drawn(batch):
     assert shown(draw_batch(batch))
 
 
-def test_difference_picture_marks_and_labels_wrong_elements(make_difference):
+def test_difference_picture_marks_and_labels_wrong_elements():
     difference = make_difference("slot_mapping", [1, 2, 3], [1, 9, 8])
     root = parse(difference_picture(difference, "f1"))
     assert words(root).count("≠") == 2
@@ -103,12 +95,12 @@ def test_difference_picture_marks_and_labels_wrong_elements(make_difference):
     assert "[1]: expected 2, got 9; [2]: expected 3, got 8" in root.find("desc").text
 
 
-def test_equal_lines_are_drawn_once(make_difference):
+def test_equal_lines_are_drawn_once():
     difference = make_difference("x", [[1, 2], [3, 4]], [[1, 2], [3, 9]])
     assert words(parse(difference_picture(difference, "f"))).count("both") == 1
 
 
-def test_strings_are_escaped(make_difference):
+def test_strings_are_escaped():
     svg = difference_picture(make_difference("<f>", "</svg><script>", "&amp;"), "f1")
     assert "<script>" not in svg
     parse(svg)
@@ -123,15 +115,13 @@ VALUES = st.recursive(
 
 @given(VALUES, VALUES)
 def test_any_two_values_are_drawn(expected, got):
-    difference = Difference(
-        field="x", expected=expected, got=got, expected_type="a", got_type="b", equal=False
-    )
+    difference = make_difference("x", expected, got, equal=False)
     parse(difference_picture(difference, "f1"))
     assert shown(draw_difference([difference]))
 
 
-def test_terminal_draws_the_case(mixed, make_difference):
-    case = Case("build_slot_mapping", mixed, {"block_size": 4}, "short table")
+def test_terminal_draws_the_case():
+    case = Case("build_slot_mapping", MIXED, {"block_size": 4}, "short table")
     right = list(range(10))
     text = shown(
         draw_case(case, [make_difference("slot_mapping", right, [*right[:7], 0, 0, 0])]), width=120
@@ -152,7 +142,7 @@ def test_terminal_draws_the_case(mixed, make_difference):
     )
 
 
-def test_terminal_draws_differences_side_by_side(make_difference):
+def test_terminal_draws_differences_side_by_side():
     text = shown(
         draw_difference(
             [
@@ -180,14 +170,13 @@ def test_terminal_draws_differences_side_by_side(make_difference):
 
 def test_long_lines_are_whole_where_the_terminal_wraps():
     batch = Batch(1, (30,), (0,), (tuple(range(100, 130)),))
-    out = StringIO()
-    Console(file=out, width=40, color_system=None, soft_wrap=True).print(draw_batch(batch))
-    assert "100[#] 101[#]" in out.getvalue()
-    assert "129[#]\n" in out.getvalue()
+    text = shown(draw_batch(batch), width=40, soft_wrap=True)
+    assert "100[#] 101[#]" in text
+    assert "129[#]\n" in text
 
 
-def test_terminal_is_plain_ascii(mixed, make_difference):
-    case = Case("split_attn_metadata", mixed, {"cuts": [3]})
+def test_terminal_is_plain_ascii():
+    case = Case("split_attn_metadata", MIXED, {"cuts": [3]})
     text = shown(draw_case(case))
     assert "r1  q 6 c 2 s 8   4[oo##] 21[|####]" in text
     assert "| a slice starts" in text

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import random
-from io import StringIO
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.place import Place
-from attnproof.harness.model.run import Difference
 from attnproof.harness.report.formats.junit import junit_bytes
 from attnproof.harness.report.formats.markdown import run_markdown
 from attnproof.harness.report.formats.summary import summarize
@@ -24,17 +21,19 @@ from attnproof.harness.report.pictures.sequence_input import input_size
 from attnproof.harness.report.pictures.sequence_view import MAX_FIELDS, MAX_STEPS, view_sequence
 from attnproof.harness.report.pictures.state import state_picture
 from attnproof.harness.report.terminal.sequence import draw_steps
+from tests.harness.report.runs import (
+    ORACLES,
+    make_difference,
+    make_run,
+    make_sequence_finding,
+    make_step_difference,
+    shown,
+)
 
 HOSTILE = '<b>bold</b> </script><script>alert(1)</script> & "quotes" \x1b[31mred\x00'
 
 
-def shown(renderable, width=100):
-    out = StringIO()
-    Console(file=out, width=width, color_system=None).print(renderable)
-    return out.getvalue()
-
-
-def wide(make_finding, make_step_difference, steps=25, **changes):
+def wide(steps=25, **changes):
     """Return a finding whose big state changes at every step, and is wrong at the last."""
     draw = random.Random(3)
     outputs = []
@@ -47,10 +46,10 @@ def wide(make_finding, make_step_difference, steps=25, **changes):
     lines = [(f"advance all {step}", f"batch.advance({step})") for step in range(steps)]
     place = Place("table", step=steps - 1)
     fields = {"steps": lines, "outputs": outputs, "field": f"{place}[0, 0]", "place": place}
-    return make_finding(**fields | changes)
+    return make_sequence_finding(**fields | changes)
 
 
-def test_steps_show_what_they_changed(make_sequence_finding):
+def test_steps_show_what_they_changed():
     finding = make_sequence_finding()
     view = view_sequence(finding.steps, finding.outputs, finding.place)
     assert [step.number for step in view.steps] == [1, 2, 3, 4, 5]
@@ -69,7 +68,7 @@ def test_steps_show_what_they_changed(make_sequence_finding):
     assert view.steps[1].remarks == ("raises ValueError, as expected", "no visible change")
 
 
-def test_the_failing_step_holds_what_is_wrong(make_sequence_finding):
+def test_the_failing_step_holds_what_is_wrong():
     finding = make_sequence_finding()
     view = view_sequence(finding.steps, finding.outputs, finding.place)
     assert [step.failing for step in view.steps] == [False, False, False, True, False]
@@ -82,7 +81,7 @@ def test_the_failing_step_holds_what_is_wrong(make_sequence_finding):
     assert [step.number for step in again.steps if step.failing] == [4]
 
 
-def test_a_step_of_equal_sides_may_fail_too(make_sequence_finding):
+def test_a_step_of_equal_sides_may_fail_too():
     """Both sides violate an invariant: no field differs, but the step is marked."""
     finding = make_sequence_finding(
         field="[1].req_ids", place=Place("req_ids", step=1), oracle="invariants"
@@ -93,7 +92,7 @@ def test_a_step_of_equal_sides_may_fail_too(make_sequence_finding):
     assert not any(step.wrong for step in view.steps)
 
 
-def test_a_field_that_comes_and_goes(make_step_difference):
+def test_a_field_that_comes_and_goes():
     outputs = [
         make_step_difference("[0].slots", None, None),
         make_step_difference("[1].slots", [5, 6], [5, 6]),
@@ -137,15 +136,7 @@ VALUES = st.recursive(
 @given(VALUES, VALUES, st.booleans())
 def test_any_change_is_drawn(before, after, first):
     outputs = [
-        Difference(
-            field="x",
-            step=step,
-            expected=value,
-            got=value,
-            expected_type="",
-            got_type="",
-            equal=True,
-        )
+        make_difference("x", value, value, step=step, equal=True)
         for step, value in enumerate([before, after])
     ]
     steps = [("one", "one()"), ("two", "two()")]
@@ -157,7 +148,7 @@ def test_any_change_is_drawn(before, after, first):
             assert {"changed", "unused"} & {box.get("class") for box in root.iter("rect")}
 
 
-def test_the_picture_of_a_state_marks_changes_without_colour(make_sequence_finding):
+def test_the_picture_of_a_state_marks_changes_without_colour():
     finding = make_sequence_finding()
     steps = view_sequence(finding.steps, finding.outputs, finding.place).steps
     root = ElementTree.fromstring(state_picture(steps[2], "f1-s3"))
@@ -172,8 +163,8 @@ def test_the_picture_of_a_state_marks_changes_without_colour(make_sequence_findi
     assert state_picture(steps[1], "f1-s2") == ""
 
 
-def test_card_of_a_sequence(sequence, oracles):
-    source = render_html(sequence, oracles)
+def test_card_of_a_sequence(sequence):
+    source = render_html(sequence, ORACLES)
     for words in (
         "5 steps, shrunk from 22.",
         "First wrong field, after step 4",
@@ -192,7 +183,7 @@ def test_card_of_a_sequence(sequence, oracles):
         assert words not in source, words
 
 
-def test_text_of_a_sequence_is_never_markup(make_run, make_sequence_finding, make_step_difference):
+def test_text_of_a_sequence_is_never_markup():
     hostile = make_sequence_finding(
         steps=[(HOSTILE, HOSTILE)],
         outputs=[
@@ -210,10 +201,8 @@ def test_text_of_a_sequence_is_never_markup(make_run, make_sequence_finding, mak
     assert "\x00" not in source
 
 
-def test_a_long_sequence_of_wide_states_stays_small(
-    make_run, make_sequence_finding, make_step_difference
-):
-    finding = wide(make_sequence_finding, make_step_difference)
+def test_a_long_sequence_of_wide_states_stays_small():
+    finding = wide()
     (card,) = build_cards([finding])
     last = card.sequence.steps[-1]
     assert (len(last.fields), len(last.more_fields)) == (4, 17)
@@ -223,10 +212,8 @@ def test_a_long_sequence_of_wide_states_stays_small(
     assert len(source) < 500_000
 
 
-def test_many_long_sequences_stay_below_five_megabytes(
-    make_run, make_sequence_finding, make_step_difference
-):
-    first = wide(make_sequence_finding, make_step_difference, steps=6)
+def test_many_long_sequences_stay_below_five_megabytes():
+    first = wide(steps=6)
     findings = [first] * 30
     plain = [("step " * 20, "code() " * 60)] * 25
     findings += [make_sequence_finding(i, steps=plain, outputs=[]) for i in range(200)]
@@ -236,7 +223,7 @@ def test_many_long_sequences_stay_below_five_megabytes(
     assert sum(card.sequence.size if card.sequence else 0 for card in cards) < 3_000_000
 
 
-def test_only_steps_around_the_first_difference_are_drawn(make_step_difference):
+def test_only_steps_around_the_first_difference_are_drawn():
     steps = [(f"step {i}", "") for i in range(100)]
     outputs = [make_step_difference(f"[{i}].x", i, i + (i >= 60)) for i in range(100)]
     view = view_sequence(steps, outputs, Place("x", step=60))
@@ -248,8 +235,8 @@ def test_only_steps_around_the_first_difference_are_drawn(make_step_difference):
     assert (passed.steps[-1].number, passed.below) == (100, "")
 
 
-def test_no_more_fields_than_fit_are_drawn(make_sequence_finding, make_step_difference):
-    finding = wide(make_sequence_finding, make_step_difference, steps=2)
+def test_no_more_fields_than_fit_are_drawn():
+    finding = wide(steps=2)
     step = view_sequence(finding.steps, finding.outputs, finding.place).steps[0]
     assert (len(step.changes), len(step.more)) == (MAX_FIELDS, 21 - MAX_FIELDS)
     assert step.changes[0].name == "table"
@@ -263,19 +250,17 @@ def test_no_more_fields_than_fit_are_drawn(make_sequence_finding, make_step_diff
         ({"steps": [("get", "get()")], "steps_before": 2}, "1 step, shrunk from 2"),
     ],
 )
-def test_the_size_of_a_sequence_is_in_steps(changes, sentence, make_sequence_finding):
+def test_the_size_of_a_sequence_is_in_steps(changes, sentence):
     assert size_sentence(make_sequence_finding(**changes)) == sentence
 
 
-def test_a_candidate_that_died_leaves_the_steps_of_its_case(
-    make_run, make_sequence_finding, oracles
-):
+def test_a_candidate_that_died_leaves_the_steps_of_its_case():
     steps = [{"do": "export", "layout": "HND"}, {"do": "get"}]
     case = Case("layout_sequence", None, {"steps": steps})
     finding = make_sequence_finding(
         case=case, oracle="process", field="", place=None, steps=[], outputs=[], snippet=""
     )
-    source = render_html(make_run("FAIL", [], findings=[finding]), oracles)
+    source = render_html(make_run("FAIL", [], findings=[finding]), ORACLES)
     assert "<b>export layout=HND</b>" in source
     assert "goes wrong here" not in source
     assert input_size(finding) == "2 steps"
@@ -292,7 +277,7 @@ def test_junit_and_markdown_name_the_failing_step(sequence):
     assert f"field `[3].rows[1, 0]`, {words}: expected" in run_markdown(sequence)
 
 
-def test_terminal_draws_a_sequence(make_sequence_finding):
+def test_terminal_draws_a_sequence():
     finding = make_sequence_finding()
     text = shown(draw_steps(finding.steps, finding.outputs, finding.place))
     assert text == (
@@ -328,22 +313,14 @@ def test_terminal_draws_a_sequence(make_sequence_finding):
     assert text.isascii()
 
 
-def test_a_missing_error_is_named(make_step_difference):
-    missing = Difference(
-        field="raises",
-        step=0,
-        expected="ValueError",
-        got=None,
-        expected_type="str",
-        got_type="NoneType",
-        equal=False,
-    )
+def test_a_missing_error_is_named():
+    missing = make_step_difference("[0].raises", "ValueError", None)
     text = shown(draw_steps([("swap rows 0 and 9", "batch.swap(0, 9)")], [missing]))
     assert "raises  class of the error, None without one\n" in text
     assert "  first difference: expected 'ValueError', got None\n" in text
 
 
-def test_after_an_error_no_missing_field_is_drawn(make_step_difference):
+def test_after_an_error_no_missing_field_is_drawn():
     outputs = [
         make_step_difference("[0].raises", None, "TypeError"),
         *(make_step_difference(f"[0].x{i}", i, None) for i in range(20)),
@@ -355,7 +332,7 @@ def test_after_an_error_no_missing_field_is_drawn(make_step_difference):
     assert "also wrong: x0, x1, x2, x3, x4, x5, x6, x7 and 12 more\n" in text
 
 
-def test_terminal_marks_nothing_where_the_candidate_passed(make_sequence_finding):
+def test_terminal_marks_nothing_where_the_candidate_passed():
     finding = make_sequence_finding()
     equal = [output for output in finding.outputs if output.equal]
     text = shown(draw_steps(finding.steps, equal, passed=True))

@@ -5,24 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from attnproof.harness.model.run import DeviationResult
 from attnproof.harness.report.page import specification
 from attnproof.harness.report.page.html import render_html
 from attnproof.harness.report.page.specification import build_specification, link_of
+from tests.harness.report.runs import ORACLES, make_deviation, make_result, make_run
 
 
 @pytest.fixture
-def deviating(make_run, make_result):
-    known = DeviationResult(
-        id="E2",
-        title="counts padded rows",
-        reference="docs/SPEC.md, rule 0.6 and section 2, E2",
-        since="",
-        operation="build_slot_mapping",
-        candidate="vllm",
-        version="",
-        cases=0,
-    )
+def deviating():
+    citation = "docs/SPEC.md, rule 0.6 and section 2, E2"
+    known = make_deviation("E2", reference=citation, candidate="vllm")
     return make_run("PASS", [make_result("build_slot_mapping")], deviations=[known])
 
 
@@ -31,9 +23,9 @@ def test_sections_of_findings_and_of_citations_are_there(failing, deviating):
     assert [section.number for section in build_specification(deviating)] == ["0", "2", "5"]
 
 
-def test_a_passing_run_has_none(passing, oracles):
+def test_a_passing_run_has_none(passing):
     assert build_specification(passing) == []
-    assert '<h2 id="specification-title">' not in render_html(passing, oracles)
+    assert '<h2 id="specification-title">' not in render_html(passing, ORACLES)
 
 
 def test_markdown_becomes_html(failing):
@@ -62,15 +54,15 @@ def test_citations_are_links_if_they_lead_somewhere(deviating, citation, address
     assert link_of(citation, build_specification(deviating)) == address
 
 
-def test_a_reference_that_has_an_address_is_a_link(deviating, oracles):
+def test_a_reference_that_has_an_address_is_a_link(deviating):
     [known] = deviating.deviations
     known = msgspec.structs.replace(known, reference="https://example.com/issues/12?a=1&b=2")
-    page = render_html(msgspec.structs.replace(deviating, deviations=[known]), oracles)
+    page = render_html(msgspec.structs.replace(deviating, deviations=[known]), ORACLES)
     assert '<a href="https://example.com/issues/12?a=1&amp;b=2">' in page
 
 
-def test_without_the_text_there_is_no_section(failing, oracles, monkeypatch):
+def test_without_the_text_there_is_no_section(failing, monkeypatch):
     monkeypatch.setattr(specification, "_sections", lambda: ())
-    page = render_html(failing, oracles)
+    page = render_html(failing, ORACLES)
     assert "<span>Specification, section 5</span>" in page
     assert "/spec/" not in page

@@ -15,6 +15,7 @@ from attnproof.harness.model.strength import (
 )
 from attnproof.harness.report.formats.summary import summarize
 from attnproof.harness.report.page.html import render_html
+from tests.harness.report.runs import ORACLES
 
 
 def operation(name, killed, survived, **fields):
@@ -59,10 +60,10 @@ RECALL = Recall(
 
 
 @pytest.fixture
-def section(passing, oracles):
+def section(passing):
     def shown(**parts):
         run = msgspec.structs.replace(passing, strength=Strength(**parts))
-        page = render_html(run, oracles)
+        page = render_html(run, ORACLES)
         return page[page.index('<section id="strength"') :].partition("</section>")[0]
 
     return shown

@@ -13,7 +13,7 @@ from attnproof.harness.report import write_summary
 from attnproof.harness.report.formats.schema import SCHEMA_PATH, schema_bytes
 from attnproof.harness.report.formats.summary import summary_bytes
 from attnproof.harness.verbs.closing_summary import closing_summary
-from tests.harness.report.conftest import finding, result, run
+from tests.harness.report.runs import make_finding, make_result, make_run
 
 
 def test_committed_schema_is_up_to_date():
@@ -61,7 +61,7 @@ def test_summary_holds_what_the_design_promises(failing, tmp_path):
     assert "log" not in finding
 
 
-def test_summary_survives_what_candidates_print(make_run, make_finding, make_result):
+def test_summary_survives_what_candidates_print():
     hostile = make_finding(got="\ud800 \x00 \x1b[1m")
     run = make_run("FAIL", [make_result("build_slot_mapping", "FAIL")], findings=[hostile])
     run.settings["out"] = Path("reports/latest")
@@ -87,7 +87,7 @@ def test_a_broken_write_leaves_the_old_file(passing, tmp_path, monkeypatch):
 def test_a_fault_of_the_harness_is_printed_beside_a_failure(tmp_path):
     reason = "the harness failed on case 8b11 of slots: RuntimeError: no such tensor"
     fault = {"reason": reason, "cause": Cause.INVALID_CASE, "log": "Traceback: line 7"}
-    record = run("FAIL", [result("slots", "FAIL", **fault)], findings=[finding()])
+    record = make_run("FAIL", [make_result("slots", "FAIL", **fault)], findings=[make_finding()])
     for quiet in (False, True):
         assert (
             f"FAULT OF THE HARNESS slots [optimized]: {reason}; the candidate was judged on 400 "
@@ -99,5 +99,6 @@ def test_a_fault_of_the_harness_is_printed_beside_a_failure(tmp_path):
 
 def test_a_fault_of_the_machine_is_no_fault_of_the_harness(tmp_path):
     changes = {"reason": "stopped: the disk is full", "cause": Cause.MACHINE}
-    lines = closing_summary(run("INCOMPLETE", [result("slots", "UNVERIFIED", **changes)]), tmp_path)
+    record = make_run("INCOMPLETE", [make_result("slots", "UNVERIFIED", **changes)])
+    lines = closing_summary(record, tmp_path)
     assert "FAULT OF THE MACHINE slots [optimized]: stopped: the disk is full; " in lines

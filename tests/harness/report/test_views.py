@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.run import Difference
 from attnproof.harness.report.pictures.batch_view import MAX_CELLS, MAX_ROWS, view_batch
 from attnproof.harness.report.pictures.difference_view import MAX_LINES, same, view_difference
 from attnproof.harness.report.pictures.focus import Focus, find_focus, find_marks
+from tests.harness.report.runs import MIXED, make_difference
 
 
 def kinds(row):
     return "".join(row.kind(p)[0] for piece in row.pieces for p in piece)
 
 
-def test_a_small_batch_is_drawn_whole(mixed):
-    view = view_batch(mixed)
+def test_a_small_batch_is_drawn_whole():
+    view = view_batch(MIXED)
     assert [kinds(row) for row in view.rows] == [
         "c" * 9 + "q" + "uu",
         "cc" + "q" * 6,
@@ -66,14 +66,14 @@ def test_long_rows_keep_their_edges_and_the_focus(block_size, computed, query, d
         assert {computed, computed + token} <= set(drawn)
 
 
-def test_marks_are_slices_or_chunks(mixed):
-    slices = Case("split_attn_metadata", mixed, {"cuts": [3]})
-    rows = view_batch(mixed, None, find_marks(slices)).rows
+def test_marks_are_slices_or_chunks():
+    slices = Case("split_attn_metadata", MIXED, {"cuts": [3]})
+    rows = view_batch(MIXED, None, find_marks(slices)).rows
     assert [sorted(row.marks) for row in rows] == [[], [4], [], []]
-    chunks = Case("make_local_attention_virtual_batches", mixed, {"attn_chunk_size": 4})
-    rows = view_batch(mixed, None, find_marks(chunks)).rows
+    chunks = Case("make_local_attention_virtual_batches", MIXED, {"attn_chunk_size": 4})
+    rows = view_batch(MIXED, None, find_marks(chunks)).rows
     assert [sorted(row.marks) for row in rows] == [[4, 8], [4], [4], []]
-    assert not find_marks(Case("x", mixed, {"cuts": "nonsense"})).meaning
+    assert not find_marks(Case("x", MIXED, {"cuts": "nonsense"})).meaning
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,8 @@ def test_marks_are_slices_or_chunks(mixed):
         ("x", "num_reqs", 4, 5, None),
     ],
 )
-def test_the_first_difference_is_found_in_the_batch(
-    operation, field, expected, got, focus, mixed, make_difference
-):
-    case = Case(operation, mixed)
+def test_the_first_difference_is_found_in_the_batch(operation, field, expected, got, focus):
+    case = Case(operation, MIXED)
     assert find_focus(case, [make_difference(field, expected, got)]) == focus
 
 
@@ -109,24 +107,22 @@ def test_the_first_difference_is_found_in_the_batch(
         ("[1].max_seq_len", None, 0, None),
     ],
 )
-def test_the_first_difference_is_found_in_a_slice(
-    field, index, element, focus, mixed, make_difference
-):
+def test_the_first_difference_is_found_in_a_slice(field, index, element, focus):
     right = [5] * 4
     wrong = [*right[:element], 6, *right[element + 1 :]]
     params = {"cuts": [3]} | ({"index": index} if index is not None else {})
-    case = Case("split_attn_metadata", mixed, params)
+    case = Case("split_attn_metadata", MIXED, params)
     assert find_focus(case, [make_difference(field, right, wrong)]) == focus
 
 
-def test_a_request_that_is_alone_is_the_affected_one(make_difference):
+def test_a_request_that_is_alone_is_the_affected_one():
     wrong = [make_difference("num_reqs", 1, 2)]
     alone, padded = (Batch(4, (1,), (0,), ((3,),), padded_requests=rows) for rows in (0, 1))
     assert find_focus(Case("x", alone), wrong) == Focus(0, None)
     assert find_focus(Case("x", padded), wrong) is None
 
 
-def test_a_vector_is_cut_into_lines_around_the_first_difference(make_difference):
+def test_a_vector_is_cut_into_lines_around_the_first_difference():
     right = list(range(1000))
     wrong = [*right[:500], -7, *right[501:]]
     view = view_difference(make_difference("slot_mapping", right, wrong), 40)
@@ -139,7 +135,7 @@ def test_a_vector_is_cut_into_lines_around_the_first_difference(make_difference)
     assert any(line.wrong for line in view.lines)
 
 
-def test_a_matrix_keeps_its_rows(make_difference):
+def test_a_matrix_keeps_its_rows():
     difference = make_difference("block_table_tensor", [[1, 2], [3, 4]], [[1, 2], [3, 9]])
     view = view_difference(difference, 80)
     assert [line.label for line in view.lines] == ["[0]", "[1]"]
@@ -147,43 +143,28 @@ def test_a_matrix_keeps_its_rows(make_difference):
     assert view.first.at == (1, 1)
 
 
-def test_missing_and_extra_elements_are_wrong(make_difference):
+def test_missing_and_extra_elements_are_wrong():
     view = view_difference(make_difference("x", [1, 2], [1, 2, 3]), 80)
     assert view.first == ((2,), None, "3", True)
     view = view_difference(make_difference("x", [[1], [2]], [[1]]), 80)
     assert view.first == ((1, 0), "2", None, True)
 
 
-def test_values_of_different_depth_are_one_cell(make_difference):
+def test_values_of_different_depth_are_one_cell():
     view = view_difference(make_difference("x", [1, 2], None, "list of 2"), 80)
     assert (view.scalar, view.total, view.wrong) == (True, 1, 1)
     assert view.sentence == "first difference: expected [1, 2], got None"
 
 
 def test_a_difference_of_types_alone_is_reported():
-    difference = Difference(
-        field="x",
-        expected=[1],
-        got=[1],
-        expected_type="int64 [1] cpu",
-        got_type="int32 [1] cpu",
-        equal=False,
-    )
+    difference = make_difference("x", [1], [1], "int64 [1] cpu", got_type="int32 [1] cpu")
     assert view_difference(difference, 80).sentence == (
         "type int32 [1] cpu where int64 [1] cpu is right"
     )
 
 
 def test_the_oracle_chooses_the_wrong_elements():
-    difference = Difference(
-        field="x",
-        expected=[1, 2, 3],
-        got=[9, 2, 9],
-        expected_type="",
-        got_type="",
-        equal=False,
-        wrong=[[2]],
-    )
+    difference = make_difference("x", [1, 2, 3], [9, 2, 9], wrong=[[2]])
     view = view_difference(difference, 80)
     assert [cell.wrong for cell in view.lines[0].cells] == [False, False, True]
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from attnproof.harness.report import write_report
+from tests.harness.report.runs import ORACLES
 
 FILES = {"index.html", "summary.json", "summary.md", "junit.xml", "results.sarif"}
 
@@ -14,19 +15,19 @@ FILES = {"index.html", "summary.json", "summary.md", "junit.xml", "results.sarif
 @pytest.mark.parametrize(
     "name", ["passing", "failing", "sequence", "incomplete", "empty", "slower"]
 )
-def test_writes_every_file(name, request, tmp_path, oracles):
+def test_writes_every_file(name, request, tmp_path):
     run = request.getfixturevalue(name)
-    assert write_report(run, tmp_path, oracles=oracles) == []
+    assert write_report(run, tmp_path, oracles=ORACLES) == []
     assert {file.name for file in tmp_path.iterdir()} == FILES
 
 
 @pytest.mark.parametrize("name", ["failing", "slower"])
-def test_same_run_gives_the_same_bytes(name, request, tmp_path, oracles):
+def test_same_run_gives_the_same_bytes(name, request, tmp_path):
     run = request.getfixturevalue(name)
     before, after = tmp_path / "before", tmp_path / "after"
     for folder in (before, after):
         folder.mkdir()
-        write_report(run, folder, oracles=oracles)
+        write_report(run, folder, oracles=ORACLES)
     for name in FILES:
         assert (before / name).read_bytes() == (after / name).read_bytes(), name
 
