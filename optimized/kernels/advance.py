@@ -8,12 +8,13 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _BLOCK = 256
 """Rows per program."""
 
 
-@triton.jit(do_not_specialize=["num_reqs"])
+@metadata_kernel
 def _advance_kernel(idx_mapping, num_computed, query_start_loc, num_reqs, BLOCK: tl.constexpr):
     """Program b: rows [b * BLOCK, (b + 1) * BLOCK).
 

@@ -10,6 +10,7 @@ import triton.language as tl
 from ..dispatch import launching_on
 from ..host.cache_rows import CacheRows
 from .fp8 import to_fp8
+from .versions import alignment_of, data_kernel, form_for
 
 _TILE = 1024
 """Words of keys, and of values, per program; twice as many elements if they become fp8."""
@@ -27,7 +28,7 @@ def _widened(x):
         return x.to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["num_tokens", "num_slots"])
+@data_kernel("key", "value", "key_cache", "value_cache")
 def _cache_write_kernel(
     key,
     value,
@@ -38,58 +39,72 @@ def _cache_write_kernel(
     v_scale,
     key_token,
     key1,
-    key0,
     value_token,
     value1,
-    value0,
     key_cache_block,
     key_cache_slot,
     key_cache1,
-    key_cache0,
     value_cache_block,
     value_cache_slot,
     value_cache1,
+    key0,
+    value0,
+    key_cache0,
     value_cache0,
     slot_stride,
     num_tokens,
     num_slots,
     block_size,
     n0,
-    pieces,
     FP8: tl.constexpr,
+    PAGED: tl.constexpr,
+    DENSE: tl.constexpr,
+    ALIGNED: tl.constexpr,
     TOKENS: tl.constexpr,
     PIECE: tl.constexpr,
 ):
-    """Program (b, h * pieces + p): words [p * PIECE, (p + 1) * PIECE) of run h of TOKENS tokens.
+    """Program (b, h, p): words [p * PIECE, (p + 1) * PIECE) of run h of TOKENS tokens.
 
     The tokens are [b * TOKENS, (b + 1) * TOKENS); both keys and values are written. Offsets
     have 64 bits, since a cache may have more than 2**31 elements. A slot outside the cache
-    writes nothing: the host has not checked it. Bound by memory, each word read once and
-    written once; loads of keys and values overlap.
+    writes nothing: the host has not checked it. All slots have one stride unless PAGED; with
+    DENSE all innermost strides are 1. Other strides and n0 count ALIGNED words, so that the
+    compiler can prove their alignment. Bound by memory, each word read once and written once;
+    loads of keys and values overlap.
     """
+    if DENSE:
+        key0, value0, key_cache0, value_cache0 = 1, 1, 1, 1
     token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     in_batch = token < num_tokens
     slot = tl.load(slot_mapping + token * slot_stride, mask=in_batch, other=-1).to(tl.int64)
-    run = tl.program_id(1) // pieces
-    word = (tl.program_id(1) - run * pieces) * PIECE + tl.arange(0, PIECE)
-    written = (in_batch & (slot >= 0) & (slot < num_slots))[:, None] & (word < n0)[None, :]
+    word = tl.program_id(2) * PIECE + tl.arange(0, PIECE)
+    written = (in_batch & (slot >= 0) & (slot < num_slots))[:, None] & (word < n0 * ALIGNED)[
+        None, :
+    ]
 
-    h, i = run.to(tl.int64), word.to(tl.int64)
+    h, i = tl.program_id(1).to(tl.int64), word.to(tl.int64)
     new_key = tl.load(
-        key + (token * key_token + h * key1)[:, None] + (i * key0)[None, :], mask=written
+        key + ((token * key_token + h * key1) * ALIGNED)[:, None] + (i * key0)[None, :],
+        mask=written,
     )
     new_value = tl.load(
-        value + (token * value_token + h * value1)[:, None] + (i * value0)[None, :], mask=written
+        value + ((token * value_token + h * value1) * ALIGNED)[:, None] + (i * value0)[None, :],
+        mask=written,
     )
     if FP8:
         # IEEE division: Triton's default division can be wrong in the last bit.
         new_key = to_fp8(tl.div_rn(_widened(new_key), tl.load(k_scale)))
         new_value = to_fp8(tl.div_rn(_widened(new_value), tl.load(v_scale)))
 
-    block = slot // block_size
-    inside = slot - block * block_size
-    key_row = block * key_cache_block + inside * key_cache_slot + h * key_cache1
-    value_row = block * value_cache_block + inside * value_cache_slot + h * value_cache1
+    if PAGED:
+        block = slot // block_size
+        inside = slot - block * block_size
+        key_row = block * key_cache_block + inside * key_cache_slot
+        value_row = block * value_cache_block + inside * value_cache_slot
+    else:
+        key_row, value_row = slot * key_cache_block, slot * value_cache_block
+    key_row = (key_row + h * key_cache1) * ALIGNED
+    value_row = (value_row + h * value_cache1) * ALIGNED
     tl.store(key_cache + key_row[:, None] + (i * key_cache0)[None, :], new_key, mask=written)
     tl.store(
         value_cache + value_row[:, None] + (i * value_cache0)[None, :], new_value, mask=written
@@ -112,25 +127,27 @@ def write_rows_on_device(
     tile = 2 * _TILE if scales else _TILE
     piece = max(_SHORTEST, min(_TILE, triton.next_power_of_2(n0)))
     tokens, pieces = tile // piece, triton.cdiv(n0, piece)
+    data, strides = rows[:4], rows[4:8]
+    outer = [stride for each in strides for stride in each[:-1]]
+    inner = [each[-1] for each in strides]
+    dense = inner == [1, 1, 1, 1]
+    aligned = alignment_of(data, (n0, *outer)) if dense else 1
     with launching_on(slot_mapping.device):
-        _cache_write_kernel[(triton.cdiv(num_tokens, tokens), n1 * pieces)](
-            rows.key,
-            rows.value,
-            rows.key_cache,
-            rows.value_cache,
+        form_for(_cache_write_kernel, *data)[(triton.cdiv(num_tokens, tokens), n1, pieces)](
+            *data,
             slot_mapping,
             *(scales or (slot_mapping, slot_mapping)),
-            *rows.key_strides,
-            *rows.value_strides,
-            *rows.key_cache_strides,
-            *rows.value_cache_strides,
+            *(stride // aligned for stride in outer),
+            *inner,
             slot_mapping.stride(0),
             num_tokens,
             rows.num_slots,
             rows.block_size,
-            n0,
-            pieces,
+            n0 // aligned,
             FP8=scales is not None,
+            PAGED=rows.block_size != 1,
+            DENSE=dense,
+            ALIGNED=aligned,
             TOKENS=tokens,
             PIECE=piece,
         )

@@ -8,12 +8,13 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _BLOCK = 512
 """Entries of each pointer per program."""
 
 
-@triton.jit(do_not_specialize=["num_reqs", "first_step", "length"])
+@metadata_kernel
 def _write_pointers_kernel(
     first_program,
     pointers,

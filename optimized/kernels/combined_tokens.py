@@ -8,9 +8,10 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 
-@triton.jit
+@metadata_kernel
 def _combined_tokens_kernel(
     idx_mapping,
     query_start_loc,

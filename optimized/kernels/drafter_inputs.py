@@ -8,14 +8,13 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _BLOCK = 256
 """Outputs per program."""
 
 
-@triton.jit(
-    do_not_specialize=["num_reqs", "first_step", "num_outputs", "slots", "padding", "parallel"]
-)
+@metadata_kernel
 def _expand_inputs_kernel(
     tokens,
     tokens_stride,

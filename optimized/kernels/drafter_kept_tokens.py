@@ -8,12 +8,13 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _BLOCK = 256
 """Tokens per program, and rows."""
 
 
-@triton.jit(do_not_specialize=["num_reqs", "first_step", "num_tokens"])
+@metadata_kernel
 def _keep_tokens_kernel(
     offsets,
     offsets_stride,

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _ROWS = 32
 """Requests per program."""
@@ -15,7 +16,7 @@ _TOKENS = 8
 """Sampled tokens that a program reads of each request at a time."""
 
 
-@triton.jit(do_not_specialize=["num_reqs", "width", "vocab_size"])
+@metadata_kernel
 def _next_tokens_kernel(
     sampled,
     sampled_row_stride,

@@ -8,12 +8,13 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _BLOCK = 128
 """Requests per program."""
 
 
-@triton.jit(do_not_specialize=["num_reqs"])
+@metadata_kernel
 def _count_rejected_kernel(
     draft_ends,
     draft_ends_stride,

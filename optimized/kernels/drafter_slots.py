@@ -8,14 +8,13 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _BLOCK = 256
 """Tokens per program."""
 
 
-@triton.jit(
-    do_not_specialize=["num_reqs", "first_step", "width", "more", "max_model_len", "num_slots"]
-)
+@metadata_kernel
 def _new_slots_kernel(
     offsets,
     offsets_stride,

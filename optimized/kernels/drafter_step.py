@@ -8,12 +8,13 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _BLOCK = 128
 """Rows per program."""
 
 
-@triton.jit(do_not_specialize=["num_reqs", "num_slots", "width", "max_model_len"])
+@metadata_kernel
 def _step_kernel(
     positions,
     positions_stride,

@@ -9,12 +9,13 @@ import triton.language as tl
 
 from ..dispatch import launching_on
 from .pointers import first_step, row_of
+from .versions import metadata_kernel
 
 _BLOCK = 256
 """Logits per program."""
 
 
-@triton.jit(do_not_specialize=["num_reqs", "first_step", "num_logits"])
+@metadata_kernel
 def _expanded_rows_kernel(
     idx_mapping,
     cu_num_logits,

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _ROWS = 16
 """Offsets per program."""
@@ -15,7 +16,7 @@ _INDICES = 256
 """Token indices that a program compares with its offsets at a time."""
 
 
-@triton.jit(do_not_specialize=["num_reqs", "num_indices", "num_actual_tokens"])
+@metadata_kernel
 def _count_sampled_kernel(
     query_start_loc,
     query_start_loc_stride,

@@ -9,12 +9,13 @@ import triton.language as tl
 
 from ..dispatch import launching_on
 from .pointers import int32_pointer
+from .versions import metadata_kernel
 
 _BLOCK = 1024
 """Columns per program."""
 
 
-@triton.jit(do_not_specialize=["num_reqs"])
+@metadata_kernel
 def _gather_block_tables_kernel(
     idx_mapping,
     tables,

@@ -9,12 +9,13 @@ import triton.language as tl
 
 from ..dispatch import launching_on
 from .pointers import first_step, int32_pointer, row_of
+from .versions import metadata_kernel
 
 _BLOCK = 512
 """Tokens per program."""
 
 
-@triton.jit(do_not_specialize=["num_reqs", "first_step", "num_slots", "cp_rank"])
+@metadata_kernel
 def _group_slots_kernel(
     idx_mapping,
     query_start_loc,

@@ -8,12 +8,13 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _TILE = 1024
 """Elements of the result per program."""
 
 
-@triton.jit(do_not_specialize=["num_reqs", "width", "step"])
+@metadata_kernel
 def _kernel_blocks_kernel(
     table,
     table_row_stride,

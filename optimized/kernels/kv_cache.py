@@ -9,12 +9,13 @@ import triton.language as tl
 
 from ..dispatch import launching_on
 from ..host.block_runs import BlockRuns
+from .versions import alignment_of, data_kernel, form_for
 
 _BLOCK = 1024
 """Words per program."""
 
 
-@triton.jit(do_not_specialize=["num_sources", "num_targets"])
+@data_kernel("source", "target")
 def _copy_blocks_kernel(
     source,
     target,
@@ -36,27 +37,40 @@ def _copy_blocks_kernel(
     n2,
     n1,
     n0,
+    ONE_RUN: tl.constexpr,
+    DENSE: tl.constexpr,
+    ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Program (2p + h, b): words [b * BLOCK, (b + 1) * BLOCK) of half h of pair p's block.
 
     Offsets have 64 bits, since a cache may have more than 2**31 elements. A pair with an id
     outside its cache copies nothing: the host has not checked it. Bound by memory, each
-    word read once and written once. If a block is one run, as in both usual layouts, n1 and
-    n2 are 1 and the compiler removes them.
+    word read once and written once. With ONE_RUN, as in both usual layouts, n1 and n2 are 1;
+    with DENSE both innermost strides are 1. Other strides and n0 count ALIGNED words, so that
+    the compiler can prove their alignment.
     """
+    n0 = n0 * ALIGNED
+    if DENSE:
+        source0, target0 = 1, 1
     which = tl.program_id(0)
     half = (which % 2).to(tl.int64)
     pair = pairs + (which // 2).to(tl.int64) * pair_stride
     from_id, to_id = tl.load(pair), tl.load(pair + id_stride)
     word = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    row = word // n0
-    i0 = (word - row * n0).to(tl.int64)
-    i1, i2 = (row % n1).to(tl.int64), (row // n1).to(tl.int64)
+    read = half * source_half + from_id * source_block
+    write = half * target_half + to_id * target_block
+    if ONE_RUN:
+        i0, words = word.to(tl.int64), n0
+    else:
+        row = word // n0
+        i0, words = (word - row * n0).to(tl.int64), n2 * n1 * n0
+        i1, i2 = (row % n1).to(tl.int64), (row // n1).to(tl.int64)
+        read += i2 * source2 + i1 * source1
+        write += i2 * target2 + i1 * target1
     inside = (from_id >= 0) & (from_id < num_sources) & (to_id >= 0) & (to_id < num_targets)
-    copied = inside & (word < n2 * n1 * n0)
-    read = half * source_half + from_id * source_block + i2 * source2 + i1 * source1 + i0 * source0
-    write = half * target_half + to_id * target_block + i2 * target2 + i1 * target1 + i0 * target0
+    copied = inside & (word < words)
+    read, write = read * ALIGNED + i0 * source0, write * ALIGNED + i0 * target0
     tl.store(target + write, tl.load(source + read, mask=copied), mask=copied)
 
 
@@ -69,16 +83,30 @@ def copy_runs_on_device(runs: BlockRuns, pairs: torch.Tensor) -> None:
     words = target[0, 0].numel() if target.shape[1] else 0
     if not words:
         return
+    *source_strides, source0 = source.stride()
+    *target_strides, target0 = target.stride()
+    n2, n1, n0 = target.shape[2:]
+    dense = source0 == target0 == 1
+    aligned = alignment_of(runs, (n0, *source_strides, *target_strides)) if dense else 1
     with launching_on(target.device):
-        _copy_blocks_kernel[(2 * pairs.shape[0], triton.cdiv(words, _BLOCK))](
+        form_for(_copy_blocks_kernel, source, target)[
+            (2 * pairs.shape[0], triton.cdiv(words, _BLOCK))
+        ](
             source,
             target,
             pairs,
             *pairs.stride(),
             source.shape[1],
             target.shape[1],
-            *source.stride(),
-            *target.stride(),
-            *target.shape[2:],
+            *(stride // aligned for stride in source_strides),
+            source0,
+            *(stride // aligned for stride in target_strides),
+            target0,
+            n2,
+            n1,
+            n0 // aligned,
+            ONE_RUN=n2 == n1 == 1,
+            DENSE=dense,
+            ALIGNED=aligned,
             BLOCK=_BLOCK,
         )

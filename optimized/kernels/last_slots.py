@@ -8,12 +8,13 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _ROWS = 256
 """Requests per program."""
 
 
-@triton.jit(do_not_specialize=["num_reqs"])
+@metadata_kernel
 def _last_slots_kernel(
     table,
     table_row_stride,

@@ -1,15 +1,16 @@
 """Launches for which every kernel is compiled ahead of time, without a GPU.
 
-The machine code depends on dtypes, flags and tile sizes, and on which integers are 1 or
-divisible by 16. Each entry calls the function that launches on a GPU too, so it compiles
-exactly that version. Its tensors are on torch's device "meta": they have shapes and dtypes
-and no memory. `tools/kernel_resources.py` compiles the launches and records their
+The machine code depends on dtypes, flags and tile sizes, and on whether keys, values and
+caches are aligned (`versions`). Each entry calls the function that launches on a GPU too, so
+it compiles exactly that version. Its tensors are on torch's device "meta": they have shapes
+and dtypes and no memory. `tools/kernel_resources.py` compiles the launches and records their
 resources. Sizes are those of an engine step; a dtype, a flag or a stride that changes the
 kernel is a launch of its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -40,6 +41,7 @@ ON_ONE_TARGET: Final = frozenset(
     (
         "prefill of float16",
         "prefill, pages of 48",
+        "prefill, not aligned",
         "few queries each",
         *(f"{what}, heads of {size}" for what in _ONE_EACH for size in (64, 72, 256)),
         *(f"decodes in parts, heads of {size}" for size in (64, 256)),
@@ -78,6 +80,11 @@ def _meta(*shape: int, dtype: torch.dtype = _I32, strided: bool = False) -> torc
         whole = torch.empty([2 * size for size in shape], dtype=dtype, device="meta")
         return whole[tuple(slice(None, None, 2) for _ in shape)]
     return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _unaligned(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor without memory, whose address is that of the second element of another."""
+    return torch.empty(math.prod(shape) + 1, dtype=dtype, device="meta")[1:].view(shape)
 
 
 def _slot_mapping() -> dict[str, Launch]:
@@ -171,7 +178,8 @@ def _ubatch() -> dict[str, Launch]:
     def launch(slices: int, dtype: torch.dtype = _I32, *, strided: bool = False) -> Launch:
         starts = _meta(_REQUESTS + 1, dtype=dtype, strided=strided)
         lengths = _meta(_REQUESTS, dtype=dtype, strided=strided)
-        bounds = [(0, 32, 0, 2000), (32, 64, 2000, 4000)][:slices]
+        row, token = _REQUESTS // 2, _TOKENS // 2
+        bounds = [(0, row, 0, token), (row, _REQUESTS, token, _TOKENS)][:slices]
         return lambda: slice_rows_on_device(starts, lengths, bounds)
 
     return {
@@ -194,12 +202,13 @@ def _small() -> dict[str, Launch]:
         return lambda: count_sampled_on_device(starts, indices, _TOKENS, counted)
 
     def blocks(source: torch.Tensor, target: torch.Tensor) -> Launch:
-        pairs = _meta(32, 2, dtype=_I64)
+        pairs = _meta(_REQUESTS, 2, dtype=_I64)
         return lambda: copy_runs_on_device(block_runs(source, target), pairs)
 
     cache = _meta(2, 100, 16, 8, 128, dtype=torch.bfloat16)
     heads_first = _meta(2, 100, 8, 16, 128, dtype=torch.bfloat16).transpose(2, 3)
     bytewise = _meta(2, 100, 16, 8, 128, dtype=torch.uint8)[..., ::2]
+    unaligned = _unaligned(2, 100, 16, 8, 128, dtype=torch.bfloat16)
     return {
         "sampled tokens, int32": sampled(_I32),
         "sampled tokens, int64": sampled(_I64),
@@ -207,6 +216,7 @@ def _small() -> dict[str, Launch]:
         "block copy": blocks(cache, cache),
         "block copy between layouts": blocks(cache, heads_first),
         "block copy of single bytes": blocks(bytewise, bytewise),
+        "block copy, not aligned": blocks(unaligned, unaligned),
         "convolution programs": lambda: write_pointers(
             _meta(_REQUESTS + 1, dtype=_I64), _meta(2, 2048)
         ),
@@ -215,9 +225,14 @@ def _small() -> dict[str, Launch]:
 
 def _cache_write() -> dict[str, Launch]:
     def launch(
-        cache_dtype: torch.dtype = _BF16, *, head_size: int = 128, heads_first: bool = False
+        cache_dtype: torch.dtype = _BF16,
+        *,
+        head_size: int = 128,
+        heads_first: bool = False,
+        aligned: bool = True,
     ) -> Launch:
-        key, value = (_meta(_TOKENS, 8, head_size, dtype=_BF16) for _ in range(2))
+        make = _meta if aligned else _unaligned
+        key, value = (make(_TOKENS, 8, head_size, dtype=_BF16) for _ in range(2))
         cache = _meta(2, 100, 16, 8, head_size, dtype=cache_dtype)
         if heads_first:
             cache = _meta(2, 100, 8, 16, head_size, dtype=cache_dtype).transpose(2, 3)
@@ -231,6 +246,7 @@ def _cache_write() -> dict[str, Launch]:
         "cache write": launch(),
         "cache write, heads of 40": launch(head_size=40),
         "cache write, heads first": launch(heads_first=True),
+        "cache write, not aligned": launch(aligned=False),
         "cache write, fp8": launch(_FP8),
         "cache write, fp8, heads of 40": launch(_FP8, head_size=40),
         "cache write, fp8, heads first": launch(_FP8, heads_first=True),
@@ -244,6 +260,7 @@ def _attention() -> dict[str, Launch]:
         "prefill with a soft cap": _attend(2048, soft_cap=30.0),
         "prefill, fp8": _attend(2048, cache_dtype=_FP8),
         "prefill, pages of 48": _attend(2048, block_size=48),
+        "prefill, not aligned": _attend(2048, aligned=False),
         "few queries each": _attend(4, rows=_REQUESTS),
         "decodes in parts with a soft cap": _attend(rows=1, soft_cap=30.0),
         "decodes in parts, fp8": _attend(rows=1, cache_dtype=_FP8),
@@ -264,11 +281,13 @@ def _attend(
     cache_dtype: torch.dtype | None = None,
     block_size: int = 16,
     soft_cap: float | None = None,
+    aligned: bool = True,
 ) -> Launch:
     """Return a launch with 32 query heads and 8 kv heads, `queries` a request, 0 for decodes."""
     tokens = rows * (queries or 1)
     query, out = (_meta(tokens, 32, head_size, dtype=dtype) for _ in range(2))
-    cache = _meta(2, 100, block_size, 8, head_size, dtype=cache_dtype or dtype)
+    make = _meta if aligned else _unaligned
+    cache = make(2, 100, block_size, 8, head_size, dtype=cache_dtype or dtype)
     scale = _meta(1, dtype=torch.float32) if cache_dtype else None
     key_cache, value_cache = cache.unbind()
     given = Attention(

@@ -8,12 +8,13 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _TILE = 1024
 """Table elements per program."""
 
 
-@triton.jit(do_not_specialize=["num_virtual", "width"])
+@metadata_kernel
 def _gather_virtual_kernel(
     packed,
     table,

@@ -8,12 +8,13 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _BLOCK = 256
 """Rows per program."""
 
 
-@triton.jit(do_not_specialize=["num_reqs", "num_rows", "rank"])
+@metadata_kernel
 def _local_lengths_kernel(
     seq_lens,
     seq_lens_stride,

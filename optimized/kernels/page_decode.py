@@ -8,12 +8,13 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _ROWS = 256
 """Requests per program."""
 
 
-@triton.jit(do_not_specialize=["num_reqs", "num_free", "page_size"])
+@metadata_kernel
 def _decode_kernel(
     lengths,
     lengths_stride,

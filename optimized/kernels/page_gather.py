@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _BLOCK = 1024
 """Entries of a request that a program writes at a time."""
@@ -15,7 +16,7 @@ _MOST_PROGRAMS = 512
 """Programs of a launch beyond which a request gets no second one."""
 
 
-@triton.jit(do_not_specialize=["entry_page_size"])
+@metadata_kernel
 def _gather_pages_kernel(
     table,
     table_row_stride,

@@ -11,12 +11,10 @@ import triton
 import triton.language as tl
 
 from .fp8 import from_fp8
+from .versions import data_kernel
 
 
-@triton.jit(
-    do_not_specialize=["num_reqs", "first_step", "tiles_each"],
-    do_not_specialize_on_alignment=["query_start_loc", "seq_lens", "table"],
-)
+@data_kernel("query", "key_cache", "value_cache", "out", "partial", "lens_stride")
 def attend_kernel(
     query,
     query_token,
@@ -61,6 +59,7 @@ def attend_kernel(
     HEAD_TILE: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
+    DENSE: tl.constexpr,
     ALIGNED: tl.constexpr,
     WIDE: tl.constexpr,
 ):
@@ -76,8 +75,11 @@ def attend_kernel(
     units. With SPLIT, results are written to `partial` and the log2 of their sums to
     `partial_sums`, otherwise results to `out`. `page` is log2 of the block size (PAGE_BITS)
     or the block size itself. Strides of query, caches and out count ALIGNED elements, so
-    that the compiler can prove their alignment and load whole words.
+    that the compiler can prove their alignment and load whole words; with DENSE the elements
+    of a head of query and out are adjacent.
     """
+    if DENSE:
+        query_element, out_element = 1, 1
     kv_head = tl.program_id(1).to(tl.int64)
     request, tile = _request_of(
         query_start_loc, starts_stride, num_reqs, first_step, tiles_each, group, ROWS
@@ -286,9 +288,7 @@ def _tanh(x):
     return tl.where(square < 0.0625, near, tl.where(x < 0, -far, far))
 
 
-@triton.jit(
-    do_not_specialize=["num_reqs", "splits"], do_not_specialize_on_alignment=["query_start_loc"]
-)
+@data_kernel("partial")
 def merge_kernel(
     partial,
     partial_sums,

@@ -20,6 +20,7 @@ from .paged_attention_tiles import (
     target_of,
     tiles_for,
 )
+from .versions import alignment_of, form_for
 
 _LOG2_E: Final = math.log2(math.e)
 _NO_WINDOW: Final = 2**31 - 1
@@ -64,10 +65,11 @@ def _attend(
         kwargs: dict[str, Any] = {"dtype": torch.float32, "device": a.query.device}
         partial = torch.empty(tokens, heads, splits, head_size, **kwargs)
         partial_sums = torch.empty(tokens, heads, splits, **kwargs)
-    aligned, strides = _aligned(a.query, key_cache, value_cache, a.out)
+    data = (a.query, key_cache, value_cache, a.out)
+    aligned, strides = _aligned(*data)
     score_scale, soft_cap = _scales(a)
     page_bits = block_size & (block_size - 1) == 0
-    attend_kernel[grid](
+    form_for(attend_kernel, *data)[grid](
         a.query,
         *strides[:2],
         a.query.stride(2),
@@ -81,8 +83,7 @@ def _attend(
         a.seq_lens.stride(0),
         a.block_table,
         *a.block_table.stride(),
-        a.k_scale,
-        a.v_scale,
+        *((a.k_scale, a.v_scale) if key_cache.dtype == torch.uint8 else (None, None)),
         a.out,
         *strides[8:],
         a.out.stride(2),
@@ -100,6 +101,7 @@ def _attend(
         PAGE_BITS=page_bits,
         SOFT_CAP=bool(a.logits_soft_cap),
         SPLIT=splits > 1,
+        DENSE=a.query.stride(2) == a.out.stride(2) == 1,
         **constants_of(head_size, tiles, aligned),
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
@@ -138,7 +140,7 @@ def _scales(a: Attention) -> tuple[float, float]:
 
 
 def _aligned(*tensors: torch.Tensor) -> tuple[int, list[int]]:
-    """Return a common divisor of all strides but the last, up to 16, and the strides over it."""
+    """Return a common divisor of all strides but the last, and the strides over it."""
     strides = [stride for tensor in tensors for stride in tensor.stride()[:-1]]
-    common = math.gcd(16, *strides)
+    common = alignment_of(tensors, strides)
     return common, [stride // common for stride in strides]

@@ -8,9 +8,10 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 
-@triton.jit
+@metadata_kernel
 def _post_update_kernel(
     idx_mapping,
     num_computed,

@@ -10,12 +10,13 @@ import triton.language as tl
 from ..dispatch import launching_on
 from .slot_mapping import first_step as first_step_of
 from .slot_mapping import requests_of
+from .versions import metadata_kernel
 
 _BLOCK = 512
 """Tokens per program."""
 
 
-@triton.jit(do_not_specialize=["num_reqs", "first_step", "width", "num_slots", "rank"])
+@metadata_kernel
 def _rank_slot_mapping_kernel(
     query_start_loc,
     query_start_loc_stride,

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _BLOCK = 512
 """Tokens per program."""
@@ -31,7 +32,7 @@ def requests_of(query_start_loc, query_start_loc_stride, num_reqs, first_step, t
     return request
 
 
-@triton.jit(do_not_specialize=["num_reqs", "first_step", "width", "num_slots"])
+@metadata_kernel
 def _slot_mapping_kernel(
     query_start_loc,
     query_start_loc_stride,
@@ -48,7 +49,7 @@ def _slot_mapping_kernel(
     first_step,
     width,
     num_slots,
-    block_size,
+    BLOCK_SIZE: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -64,14 +65,14 @@ def _slot_mapping_kernel(
     begin = tl.load(query_start_loc + request * query_start_loc_stride, mask=in_batch, other=0)
     computed = tl.load(num_computed + request * num_computed_stride, mask=in_batch, other=0)
     position = computed + (token - begin)
-    column = position // block_size
+    column = position // BLOCK_SIZE
     kept = in_batch & (position >= 0) & (column < width)
     if MASKED:
         first_kept = tl.load(start_idx + request * start_idx_stride, mask=in_batch, other=0)
         kept = kept & (position >= first_kept)
     entry = table + request * table_row_stride + column * table_column_stride
     block = tl.load(entry, mask=kept, other=0).to(tl.int64)
-    slot = block * block_size + (position - column * block_size)
+    slot = block * BLOCK_SIZE + (position - column * BLOCK_SIZE)
     tl.store(out + token * out_stride, tl.where(kept, slot, -1), mask=token < num_slots)
 
 
@@ -110,7 +111,7 @@ def write_slots(
             first_step(num_reqs),
             width,
             num_slots,
-            block_size,
+            BLOCK_SIZE=block_size,
             MASKED=start_idx is not None,
             BLOCK=_BLOCK,
         )

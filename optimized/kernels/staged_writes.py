@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
 from .pointers import int32_pointer
+from .versions import metadata_kernel
 
 _BLOCK = 512
 """Block ids per iteration."""
@@ -16,7 +16,7 @@ FIELDS = 5
 """Numbers of a write: group, slot, first column, column behind the last, place of its ids."""
 
 
-@triton.jit
+@metadata_kernel
 def _staged_writes_kernel(
     packed, tables, widths, num_blocks, num_blocks_stride, FIELDS: tl.constexpr, BLOCK: tl.constexpr
 ):

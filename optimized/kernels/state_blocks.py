@@ -8,12 +8,13 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .versions import metadata_kernel
 
 _BLOCK = 256
 """Elements of the result per program."""
 
 
-@triton.jit(do_not_specialize=["num_blocks", "width"])
+@metadata_kernel
 def _state_blocks_kernel(
     table,
     table_row_stride,

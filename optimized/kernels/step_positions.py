@@ -9,12 +9,13 @@ import triton.language as tl
 
 from ..dispatch import launching_on
 from .pointers import first_step, row_of
+from .versions import metadata_kernel
 
 _BLOCK = 512
 """Tokens and rows per program."""
 
 
-@triton.jit(do_not_specialize=["num_reqs", "first_step", "num_positions", "num_lengths"])
+@metadata_kernel
 def _positions_kernel(
     idx_mapping,
     query_start_loc,

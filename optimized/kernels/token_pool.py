@@ -9,6 +9,7 @@ import triton.language as tl
 
 from ..dispatch import launching_on
 from .row_sums import tokens_before
+from .versions import metadata_kernel
 
 _BLOCK = 1024
 """Positions of a request that a program writes at a time."""
@@ -18,7 +19,7 @@ _MOST_PROGRAMS = 512
 """Programs of a launch beyond which a request gets no second one."""
 
 
-@triton.jit
+@metadata_kernel
 def _write_rows_kernel(
     table,
     table_row_stride,

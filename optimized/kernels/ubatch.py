@@ -8,12 +8,13 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on, staging, upload
+from .versions import metadata_kernel
 
 _BLOCK = 256
 """Rows per program."""
 
 
-@triton.jit(do_not_specialize=["row_begin", "row_end", "token_begin", "token_end"])
+@metadata_kernel
 def _slice_rows_kernel(
     query_start_loc,
     query_start_loc_stride,

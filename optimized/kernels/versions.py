@@ -1,0 +1,68 @@
+"""Decorators that decide which arguments of a kernel make a version of its own.
+
+Triton compiles a kernel again for each integer that is 1 or divisible by 16, and for each
+pointer that is aligned or not. A slice's start, a stride and a count differ from step to step,
+so a serving engine would compile in the middle of its work. Kernels here have one version for
+each combination of dtypes and compile-time constants, which a model fixes.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import triton
+
+_ALIGNMENT = 16
+"""Bytes of the widest load of a thread, to which Triton expects aligned pointers."""
+
+
+def metadata_kernel(function: Callable[..., Any]) -> Any:
+    """Compile a kernel of integers, which gains nothing from aligned pointers or fixed strides."""
+    return triton.jit(function, do_not_specialize=_arguments(function))
+
+
+def data_kernel(*specialised: str) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a kernel in two forms: pointers `specialised` are all aligned, or nothing is known.
+
+    `form_for` chooses the form of a launch. A stride is named too where being 1 saves registers.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        arguments = _arguments(function)
+        others = [name for name in arguments if name not in specialised]
+        kernel: Any = triton.jit(function, do_not_specialize=others)
+        kernel.unaligned = triton.jit(function, do_not_specialize=arguments)
+        return kernel
+
+    return decorate
+
+
+def form_for(kernel: Any, *data: torch.Tensor) -> Any:
+    """Return the form of a `data_kernel` for these tensors of its specialised pointers."""
+    return kernel if are_aligned(*data) else kernel.unaligned
+
+
+def alignment_of(data: Sequence[torch.Tensor], strides: Iterable[int]) -> int:
+    """Return a power of two that divides all strides, 1 if loads can't be wide.
+
+    It is no larger than the widest load of the narrowest elements: a larger one would be a
+    version of its own, and no faster.
+    """
+    widest = _ALIGNMENT // min(tensor.element_size() for tensor in data)
+    return math.gcd(widest, *strides) if are_aligned(*data) else 1
+
+
+def are_aligned(*data: torch.Tensor) -> bool:
+    """True if every tensor starts at an address that the widest load can read."""
+    return all(tensor.data_ptr() % _ALIGNMENT == 0 for tensor in data)
+
+
+def _arguments(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the arguments that are no compile-time constants."""
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if "constexpr" not in str(each.annotation)]
