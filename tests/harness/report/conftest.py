@@ -11,10 +11,13 @@ from attnproof.harness.model.run import (
     Run,
 )
 from attnproof.harness.model.timing import BaselineResult
+from attnproof.harness.model.verdict import Kind
 from attnproof.harness.report.shared.comparison import as_compared, with_base
 from tests.harness.report import benchmarks
 from tests.harness.report.runs import (
+    CHECKOUT,
     MIXED,
+    make_deviation,
     make_difference,
     make_finding,
     make_result,
@@ -152,3 +155,49 @@ def incomplete() -> Run:
 @pytest.fixture
 def empty() -> Run:
     return make_run("INCOMPLETE", [], reason="no operation was selected", notes=[], settings={})
+
+
+@pytest.fixture
+def placed() -> Run:
+    """A run with a finding in a file of the checkout, an equal one elsewhere, and advice."""
+    case = Case("build_slot_mapping", None, {"block_size": 4})
+    findings = [
+        make_finding(1, case=case, function=f"{CHECKOUT}/pkg/my file.py:12"),
+        make_finding(2, case=case, function="/usr/lib/site-packages/vllm/utils.py:7"),
+    ]
+    kind, function = Kind.TYPE, "<string>:1"
+    advice = make_finding(3, case=case, diagnosis="a dtype", kind=kind, function=function)
+    operations = [make_result("build_slot_mapping", "FAIL")]
+    return make_run("FAIL", operations, findings=findings, advice=[advice])
+
+
+@pytest.fixture
+def wrong_when_timed() -> Run:
+    reason = "returned another result while it was timed: result is None, expected 3"
+    failed = make_result("get_mla_dims", "FAIL", failed=0, reason=reason)
+    return make_run("FAIL", [failed], reason=f"get_mla_dims of optimized {reason}")
+
+
+@pytest.fixture
+def known() -> Run:
+    """A run with a known deviation and a stale one."""
+    shown = make_finding(7, command="attnproof replay cases/x.json --candidate vllm")
+    about = {"reference": "SPEC <2>", "version": "0.11.2"}
+    counts = {"equality": OracleCount(checks=400, known=31), "purity": OracleCount(checks=400)}
+    result = make_result(
+        shown.operation, "DEVIATES", cases=400, checks=800, known=31, oracles=counts
+    )
+    deviations = [
+        make_deviation(
+            "E2",
+            shown,
+            title="counts <padded> rows",
+            since="2024-12-03",
+            cases=31,
+            oracles=("equality",),
+            fields=("num_decodes",),
+            **about,
+        ),
+        make_deviation("E9", title="gone", since="", **about),
+    ]
+    return make_run("PASS", [result, make_result("split_attn_metadata")], deviations=deviations)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +24,8 @@ from attnproof.harness.model.run import (
 )
 from attnproof.harness.model.verdict import Kind
 
+CHECKOUT = Path("/checkout")
+"""Folder of the checkout, in runs whose findings have a place in it."""
 ORACLES = {
     "equality": "Every output element is exactly the reference's.",
     "invariants": "Properties that need no reference hold.",

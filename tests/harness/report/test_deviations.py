@@ -2,45 +2,15 @@
 
 from __future__ import annotations
 
-from xml.etree import ElementTree
-
 import msgspec
-import pytest
 
 from attnproof.harness.model.run import OracleCount
-from attnproof.harness.report.formats.junit import junit_bytes
-from attnproof.harness.report.formats.markdown import run_markdown
 from attnproof.harness.report.formats.summary import summary_bytes
 from attnproof.harness.report.page.deviations import build_deviations
 from attnproof.harness.report.page.html import render_html
 from attnproof.harness.report.page.matrix import build_matrix
 from attnproof.harness.report.shared.deviations import deviation_line, deviations_title
-from tests.harness.report.runs import ORACLES, make_deviation, make_finding, make_result, make_run
-
-
-@pytest.fixture
-def known():
-    """A run with a known deviation and a stale one."""
-    shown = make_finding(7, command="attnproof replay cases/x.json --candidate vllm")
-    about = {"reference": "SPEC <2>", "version": "0.11.2"}
-    counts = {"equality": OracleCount(checks=400, known=31), "purity": OracleCount(checks=400)}
-    result = make_result(
-        shown.operation, "DEVIATES", cases=400, checks=800, known=31, oracles=counts
-    )
-    deviations = [
-        make_deviation(
-            "E2",
-            shown,
-            title="counts <padded> rows",
-            since="2024-12-03",
-            cases=31,
-            oracles=("equality",),
-            fields=("num_decodes",),
-            **about,
-        ),
-        make_deviation("E9", title="gone", since="", **about),
-    ]
-    return make_run("PASS", [result, make_result("split_attn_metadata")], deviations=deviations)
+from tests.harness.report.runs import ORACLES, make_finding
 
 
 def test_the_line_of_the_terminal(known):
@@ -93,23 +63,6 @@ def test_a_failure_comes_before_a_known_deviation(known):
     matrix = build_matrix(failing, ORACLES)
     cell = matrix.groups[0].rows[0].cells[matrix.oracles.index("equality")]
     assert (cell.state, [link.label for link in cell.links]) == ("FAIL", ["F1", "D1"])
-
-
-def test_junit_skips_an_operation_that_deviates(known):
-    suite = ElementTree.fromstring(junit_bytes(known))[0]
-    case = suite.find("testcase")
-    message = case.find("skipped").get("message")
-    assert message == "DEVIATES: 31 cases fail by known deviations only"
-    assert case.find("system-out").text.splitlines() == [*map(deviation_line, known.deviations)]
-    assert [
-        case.get("name") for case in suite.iter("testcase") if case.find("skipped") is None
-    ] == ["split_attn_metadata"]
-
-
-def test_markdown_names_stale_ones_first(known):
-    text = run_markdown(known)
-    assert text.index("**stale** E9 gone") < text.index("E2 counts \\<padded\\> rows")
-    assert "1 known to deviate" in text
 
 
 def test_summary_lists_known_deviations(known):

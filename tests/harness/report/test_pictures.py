@@ -120,29 +120,16 @@ def test_any_two_values_are_drawn(expected, got):
     assert shown(draw_difference([difference]))
 
 
-def test_terminal_draws_the_case():
+def test_terminal_draws_the_case(snapshot):
     case = Case("build_slot_mapping", MIXED, {"block_size": 4}, "short table")
     right = list(range(10))
     text = shown(
         draw_case(case, [make_difference("slot_mapping", right, [*right[:7], 0, 0, 0])]), width=120
     )
-    assert text == (
-        "4 requests and 10 query tokens, block size 4, 2 padded rows, 4 padding tokens, int32 "
-        "offsets and lengths\n"
-        "  r0  q 1 c 9 s 10  17[oooo] 3[oooo] 8[o#..]  2 stale columns\n"
-        "  r1  q 6 c 2 s 8   4[oo##] 21[####]  3 stale columns\n"
-        "  r2  q 0 c 5 s 5   9[oooo] 30[o...]  no query, 3 stale columns\n"
-        "> r3  q 3 c 0 s 3   12[###.]  4 stale columns\n"
-        "  2 padded rows: q 0 s 0, 5 stale columns each\n"
-        "  4 padding tokens with slot -1\n"
-        "  3 stale slots after the tokens\n"
-        "  o computed   # query   . unused   17[..] block 17   > first difference\n"
-        "block_size 4\n"
-        "fault short table\n"
-    )
+    assert text == snapshot
 
 
-def test_terminal_draws_differences_side_by_side():
+def test_terminal_draws_differences_side_by_side(snapshot):
     text = shown(
         draw_difference(
             [
@@ -152,20 +139,7 @@ def test_terminal_draws_differences_side_by_side():
             ]
         )
     )
-    assert text == (
-        "slot_mapping  int64 [3] cpu\n"
-        "  first difference at [1]: expected 197, got 12; 1 of 3 elements wrong\n"
-        "               0    1    2\n"
-        "   expected  196  197  198\n"
-        "   got       196   12  198\n"
-        "                   ^^\n"
-        "max_query_len  int\n"
-        "  first difference: expected 8, got 9\n"
-        "   expected  8\n"
-        "   got       9\n"
-        "             ^\n"
-        "equal: num_reqs\n"
-    )
+    assert text == snapshot
 
 
 def test_long_lines_are_whole_where_the_terminal_wraps():

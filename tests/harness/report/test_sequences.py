@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.place import Place
-from attnproof.harness.report.formats.junit import junit_bytes
-from attnproof.harness.report.formats.markdown import run_markdown
 from attnproof.harness.report.formats.summary import summarize
 from attnproof.harness.report.page.cards import build_cards, size_sentence
 from attnproof.harness.report.page.html import render_html
@@ -271,45 +269,10 @@ def test_the_summary_has_the_number_of_steps(sequence, failing):
     assert [finding.steps for finding in summarize(failing).findings] == [0, 0, 0]
 
 
-def test_junit_and_markdown_name_the_failing_step(sequence):
-    words = "5 steps, wrong after step 4 (swap rows 0 and 1)"
-    assert f"input:    {words} (cases/" in junit_bytes(sequence).decode()
-    assert f"field `[3].rows[1, 0]`, {words}: expected" in run_markdown(sequence)
-
-
-def test_terminal_draws_a_sequence():
+def test_terminal_draws_a_sequence(snapshot):
     finding = make_sequence_finding()
     text = shown(draw_steps(finding.steps, finding.outputs, finding.place))
-    assert text == (
-        "5 steps\n"
-        "  1  add request a\n"
-        "     batch.add('a')\n"
-        "       rows  [0, 0..2] 3 4 0\n"
-        "       req_ids  [0] 'a'\n"
-        "       num_reqs  1\n"
-        "  2  add a again, which is refused  (raises ValueError, as expected)  "
-        "(no visible change)\n"
-        "     batch.add('a')\n"
-        "  3  add request b\n"
-        "     batch.add('b')\n"
-        "       rows  [1, 0] 0 -> 7\n"
-        "       req_ids  [1] new 'b'\n"
-        "       num_reqs  1 -> 2\n"
-        "> 4  swap rows 0 and 1\n"
-        "     batch.swap(0, 1)\n"
-        "       req_ids  [0..1] 'a' 'b' -> 'b' 'a'\n"
-        "       rows  int32 [2, 3] cpu\n"
-        "         first difference at [1, 0]: expected 3, got 7; 2 of 6 elements wrong\n"
-        "                       0  1  2\n"
-        "         [0] both      7  0  0\n"
-        "         [1] expected  3  4  0\n"
-        "             got       7  0  0\n"
-        "                       ^  ^\n"
-        "       equal: req_ids, num_reqs and built\n"
-        "  5  remove request a  (not compared)\n"
-        "     batch.remove('a')\n"
-        "  name was -> is   [2] an element   > goes wrong\n"
-    )
+    assert text == snapshot
     assert text.isascii()
 
 
