@@ -36,6 +36,7 @@ from attnproof.harness.running.interface_choice import (
     with_interface,
     with_named_interface,
 )
+from attnproof.harness.running.own_operations import use_operations
 from attnproof.harness.running.task.deviations import explain as divide
 from attnproof.harness.running.task.explanation import explain
 from attnproof.harness.running.task.workers import real_kinds
@@ -65,6 +66,7 @@ def check(
     Raise AssertionError with the diagnosis and a picture of the case if the function fails,
     UsageError if the case, the function or an option cannot be used.
     """
+    use_operations()
     given = _case(case)
     if operation is not None and operation != given.operation:
         raise UsageError(f"the case is one of {given.operation}, not of {operation}")

@@ -12,6 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.own_operations import use_operations
 from attnproof.harness.running.task.fuzz import strategy, without_local_constants
 from attnproof.harness.verbs.selection import pick_operations
 
@@ -36,6 +37,7 @@ def cases(
         raise UsageError(f"examples is {examples}, expected 0 to {_MOST_EXAMPLES:,}")
     if not operation or "," in operation:
         raise UsageError(f"operation is {operation!r}, expected one name, as `attnproof list` has")
+    use_operations()
     (chosen,) = pick_operations(operation)
     found: dict[str, Case] = {}
     for name, case in chosen.inputs.boundaries():

@@ -16,6 +16,7 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, OperationResult
 from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.errors import AttnproofError, UsageError
+from attnproof.harness.running.own_operations import use_operations
 from attnproof.harness.running.shipped import is_shipped_list
 from attnproof.harness.verbs.configuration import ConfigError, configured
 from attnproof.harness.verbs.options import VerifyOptions
@@ -40,8 +41,10 @@ class Plan:
     """Folder of results, which the workers of xdist share."""
 
 
-def planned(names: list[str], values: dict[str, str], folder: str) -> Plan:
+def planned(names: list[str], definitions: list[str], values: dict[str, str], folder: str) -> Plan:
     """Return the plan of options, "" for one that is not given (pytest.UsageError).
+
+    `definitions` are files and modules of operations.
 
     Options that are not given are those of the nearest pyproject.toml.
     """
@@ -53,6 +56,7 @@ def planned(names: list[str], values: dict[str, str], folder: str) -> Plan:
     ops = values["ops"] or held.ops
     typed = list(dict.fromkeys(names))
     try:
+        use_operations(held.definitions + definitions)
         operations = pick_operations(ops)
         found = [candidate.name for candidate in resolve(typed, device)]
     except UsageError as error:

@@ -55,6 +55,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="candidate to time; repeatable, the last one is the peer (default: those of "
         "--attnproof-candidate, else optimized, beside vllm, or the reference without vllm)",
     )
+    group.addoption(
+        "--attnproof-operations",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="file.py or module of operations of your own, as attnproof's --operations; repeatable",
+    )
+    parser.addini("attnproof_operations", "files of own operations, one a line", "linelist", [])
     parser.addini("attnproof_candidate", "candidates to verify, one a line", "linelist", [])
     for name, text in _VALUES.items():
         group.addoption(f"--attnproof-{name}", default=None, help=text)
@@ -83,7 +91,8 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = getattr(config, "workerinput", {}).get(_FOLDER)
     if folder is None:
         folder = config.stash[_SHARED] = tempfile.mkdtemp(prefix="attnproof-pytest-")
-    config.stash[_PLAN] = planned(names, values, folder)
+    sources = config.getoption("attnproof_operations") or config.getini("attnproof_operations")
+    config.stash[_PLAN] = planned(names, [*sources], values, folder)
 
 
 def _candidates(config: pytest.Config) -> list[str]:

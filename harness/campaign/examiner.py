@@ -28,6 +28,7 @@ from attnproof.harness.model.case import EngineStep
 from attnproof.harness.model.run import Finding
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.errors import AttnproofError, InfrastructureError
+from attnproof.harness.running.own_operations import use_operations
 from attnproof.harness.running.parent.plan import Plan
 from attnproof.harness.running.parent.root_causes import link
 from attnproof.harness.running.parent.session import ProgressCallbacks, run
@@ -121,4 +122,5 @@ def _serve(connection: Connection) -> None:
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[2]), signal.SIGKILL)
+    use_operations()
     _serve(Connection(int(sys.argv[1])))

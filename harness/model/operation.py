@@ -80,6 +80,8 @@ class Contract:
     """How the outputs of related batches follow from each other, None if unknown."""
     tolerant: frozenset[str] = frozenset()
     """Roots of float outputs that are compared with float64 by SPEC.md section 8."""
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    """Largest relative error of further float outputs, by root; the reference's are exact."""
     for_reference: Callable[[Call], None] | None = None
     """Function that changes the reference's call in place to write tolerant fields in float64."""
     may_alias: frozenset[str] = frozenset()
@@ -127,7 +129,7 @@ class Operation:
 
     name: str
     section: str
-    """Section of SPEC.md."""
+    """Section of SPEC.md, "" for an operation that a user has defined."""
     summary: str
     """Purpose in one line."""
     inputs: Inputs
@@ -135,6 +137,11 @@ class Operation:
     contract: Contract = field(default_factory=Contract)
     bench: Bench = field(default_factory=Bench)
     built_in: BuiltIn = field(default_factory=BuiltIn)
+
+    @property
+    def specification(self) -> str:
+        """Where the operation is specified."""
+        return f"SPEC section {self.section}" if self.section else "its reference"
 
     def why_unreal(self, case: Case) -> str:
         """Return why no engine makes the case, "" if one may."""

@@ -90,6 +90,6 @@ def _malformed(trial: Trial) -> Failure:
         field="result",
         diagnosis="result of another type",
         message=f"the result cannot be read: {trial.first.malformed}",
-        expected=f"what SPEC.md section {trial.operation.section} returns",
+        expected=f"what {trial.operation.specification} returns",
         got=trial.first.malformed,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_origin
 
 from attnproof import reference
 from attnproof.harness.interfaces import interfaces_of
@@ -48,6 +48,8 @@ class Entry(NamedTuple):
     @property
     def place(self) -> str:
         """Location of the computation in `optimized`: host, device or shared."""
+        if not self.operation.section:
+            return "not offered"
         if self.operation.built_in.shared:
             return f"shared by both packages: {self.operation.built_in.shared}"
         return "host and device" if self.operation.built_in.kernels else "host"
@@ -89,8 +91,32 @@ def _signature(function: Any) -> str:
         signature = inspect.signature(function)
     except ValueError:
         return "()"
-    kept = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
-    return str(signature.replace(parameters=kept)).replace("'", "")
+    kept = [
+        p.replace(annotation=_shown(p.annotation))
+        for p in signature.parameters.values()
+        if p.name not in ("self", "cls")
+    ]
+    shown = _shown(signature.return_annotation)
+    return str(signature.replace(parameters=kept, return_annotation=shown)).replace("'", "")
+
+
+class _Text:
+    """An annotation that is printed as a text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _shown(annotation: Any) -> Any:
+    """Return what to print for an annotation: of a declared argument its meaning and sizes."""
+    if get_origin(annotation) is tuple:
+        parts = ", ".join(repr(_shown(part)) for part in get_args(annotation))
+        return _Text(f"tuple[{parts}]")
+    declared = getattr(annotation, "__metadata__", ())
+    return _Text(str(declared[-1])) if declared else annotation
 
 
 def page(entries: list[Entry]) -> str:
@@ -132,7 +158,7 @@ def _section(entry: Entry) -> str:
     lines = [
         f"## {operation.name}",
         "",
-        f"SPEC section {operation.section}: {operation.summary}. In `optimized`: {entry.place}.",
+        f"{operation.specification}: {operation.summary}. In `optimized`: {entry.place}.",
         "",
     ]
     if operation.inputs.machine is not None:

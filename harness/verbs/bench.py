@@ -33,6 +33,7 @@ def bench(options: BenchOptions, *, command: str = "attnproof bench") -> int:
     verified = VerifyOptions(
         ops=options.ops,
         candidates=[*own, peer],
+        definitions=options.definitions,
         device=device,
         examples=_EXAMPLES,
         steps=0,

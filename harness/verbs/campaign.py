@@ -27,6 +27,7 @@ from attnproof.harness.model.files import read_regular
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.own_operations import use_operations
 from attnproof.harness.running.parent.plan import Plan, probe
 from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.verbs.campaign_progress import CampaignProgress
@@ -87,7 +88,7 @@ def _verify_options(options: CampaignOptions) -> VerifyOptions:
     """Return the options of the run that a campaign's tasks add up to."""
     names = (
         *("candidates", "device", "out", "contract", "fail_on", "interface", "timeout_s", "ops"),
-        *("jobs", "memory_gib", "examples", "seed", "deviations"),
+        *("jobs", "memory_gib", "examples", "seed", "deviations", "definitions"),
     )
     return VerifyOptions(**{name: getattr(options, name) for name in names})
 
@@ -101,6 +102,7 @@ def _plan(options: CampaignOptions, given: VerifyOptions) -> Plan:
     if options.tasks < 0:
         raise UsageError(f"--tasks is {options.tasks}, expected a number of at least 0")
     check_run(given)
+    use_operations(options.definitions)
     operations, candidates = pick_operations(options.ops), pick_candidates(given)
     if not given.candidates:  # a GPU of this machine adds its own
         candidates = [one for one in candidates if one.device == "cpu"]

@@ -13,6 +13,7 @@ from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.engines import untried_notes
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.interface_choice import with_interface
+from attnproof.harness.running.own_operations import use_operations
 from attnproof.harness.running.task.workers import Worker
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.verbs.messages import say
@@ -26,6 +27,7 @@ from attnproof.harness.verbs.selection import pick_operations
 
 def show_operations(options: ListOptions) -> None:
     """Print a table of all operations, or the named ones in full. Raise UsageError."""
+    use_operations(options.definitions)
     names = options.operations
     entries = [entry_of(operation) for operation in pick_operations(",".join(names))]
     if options.markdown:
@@ -68,7 +70,7 @@ def _offers(candidate: Candidate) -> dict[str, _Offer]:
 def _print_entry(console: Screen, entry: Entry, offers: dict[str, dict[str, _Offer]]) -> None:
     """Print signatures, docstrings, oracles, boundaries and faults of one operation."""
     operation = entry.operation
-    console.print(f"{operation.name}, SPEC section {operation.section}", style="bold")
+    console.print(f"{operation.name}, {operation.specification}", style="bold")
     console.print(f"{operation.summary}; in optimized: {entry.place}\n")
     for member in entry.members:
         console.print(member.signature, style="cyan", soft_wrap=True)

@@ -29,6 +29,7 @@ from attnproof.harness.running.candidates import (
 )
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from attnproof.harness.running.interface_choice import with_interface, with_named_interface
+from attnproof.harness.running.own_operations import use_operations
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.strength.mutants.judging import Prepared, judge, prepare
 from attnproof.harness.strength.mutants.mutant import KILLED, Result
@@ -202,6 +203,8 @@ def _opened(file: Path, *, restart: bool) -> BinaryIO:
 
 
 def _candidate(options: MutantsOptions) -> Candidate:
+    """Return the candidate, after its operations are registered (UsageError)."""
+    use_operations(options.definitions)
     names = options.candidates or ["optimized"]
     if len(names) > 1:
         raise UsageError("mutants are made of one candidate at a time: give one --candidate")

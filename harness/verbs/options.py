@@ -37,6 +37,13 @@ class CandidateOptions:
             "repeatable",
         ),
     ] = field(default_factory=list)
+    definitions: Annotated[
+        list[str],
+        typer.Option(
+            "--operations",
+            help="file.py or module that defines operations of your own; repeatable",
+        ),
+    ] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ from attnproof.harness.running.errors import (
     UsageError,
 )
 from attnproof.harness.running.interface_choice import interface_line, with_interface
+from attnproof.harness.running.own_operations import use_operations
 from attnproof.harness.running.parent.plan import find_skip
 from attnproof.harness.running.task.broad_deviations import broad_entries
 from attnproof.harness.running.task.candidate_process import (
@@ -63,6 +64,7 @@ def replay(options: ReplayOptions, *, command: str = "attnproof replay") -> int:
     candidate cannot be found or loaded.
     """
     check_call(options)
+    use_operations(options.definitions)
     try:
         saved = find_case(options.case, options.out)
     except CaseError as error:

@@ -9,6 +9,7 @@ from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate, d
 from attnproof.harness.model.run import EXPECTED, Cause, Finding, OperationResult, RunVerdict
 from attnproof.harness.model.verdict import ENGINE, STRICT
 from attnproof.harness.running.candidates import BUILT_IN, name_of
+from attnproof.harness.running.own_operations import own_names, sources_in_use
 from attnproof.harness.running.parent.environment import describe
 from attnproof.harness.running.parent.plan import Plan, steps_on
 from attnproof.harness.running.parent.run_builder import RunBuilder
@@ -95,6 +96,8 @@ def _with_command(finding: Finding, candidates: list[Candidate], options: Verify
     given = candidate.deviations == tuple(dict.fromkeys(options.deviations))
     words = ["attnproof", "replay", shell_path(options.out / finding.case_path)]
     words += ["--candidate", shell_path(name_of(candidate))]
+    if finding.operation in own_names():
+        words += [word for one in sources_in_use() for word in ("--operations", shell_path(one))]
     words += [] if plain else ["--device", candidate.lane]
     usual = ENGINE if candidate.target not in (OPTIMIZED, REFERENCE) else STRICT
     words += [] if finding.kind in usual else ["--contract", "strict"]

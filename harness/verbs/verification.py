@@ -29,6 +29,7 @@ from attnproof.harness.running.errors import (
     VERIFIED,
 )
 from attnproof.harness.running.interface_choice import with_interface
+from attnproof.harness.running.own_operations import use_operations
 from attnproof.harness.running.parent.environment import gpu_name
 from attnproof.harness.running.parent.plan import Plan, misspelt_notes, probe
 from attnproof.harness.running.parent.session import ProgressCallbacks, run
@@ -116,6 +117,7 @@ def run_verification(
     if timing is not None:
         check_timing(timing)
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
+    use_operations(options.definitions)
     operations = pick_operations(options.ops)
     candidates = pick_candidates(options)
     strength, unread = read_strength(options.strength)

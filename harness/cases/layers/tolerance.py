@@ -16,25 +16,31 @@ _ELEMENT: Final = 8
 """Largest error of one element, in units of the tolerance times its row's norm."""
 
 
-def close(expected: torch.Tensor, got: object) -> bool:
+def close(expected: torch.Tensor, got: object, tolerance: float | None = None) -> bool:
     """True if `got` is finite, within the tolerance, and has the shape and device of `expected`.
 
-    A row is the last dimension: one head of one token.
+    A row is the last dimension: one head of one token. `tolerance` is that of the dtype, one of
+    `TOLERANCES`, unless it is given.
     """
-    if not isinstance(got, torch.Tensor) or got.dtype not in TOLERANCES:
+    if not isinstance(got, torch.Tensor) or not got.dtype.is_floating_point:
+        return False
+    if tolerance is None:
+        tolerance = TOLERANCES.get(got.dtype)
+    if tolerance is None:
         return False
     if got.shape != expected.shape or got.device != expected.device:
         return False
     if not expected.numel():
         return True
     right, ours = expected.double(), got.double()
-    error, tolerance = ours - right, TOLERANCES[got.dtype]
+    error = ours - right
     if not bool(torch.isfinite(ours).all()):
         return False
     rounding = rounding_near_0(got.dtype)
     if float(error.norm()) > tolerance * float(right.norm()) + rounding * right.numel() ** 0.5:
         return False
-    allowed = _ELEMENT * tolerance * right.norm(dim=-1, keepdim=True) + rounding
+    rows = right if right.ndim else right[None]
+    allowed = _ELEMENT * tolerance * rows.norm(dim=-1, keepdim=True) + rounding
     return bool((error.abs() <= allowed).all())
 
 

@@ -41,6 +41,18 @@ class Piece(NamedTuple):
     """Strides in elements; strides above those of a dense tensor leave poison between."""
 
 
+class Placement(NamedTuple):
+    """Where the tensors of a call lie in memory on the CPU."""
+
+    alone: bool = False
+    """True if each has a storage of its own, as `torch.zeros` makes it."""
+    backwards: bool = False
+    """True if the last one comes first where they follow each other without words between."""
+    offset: int = 0
+    """Storage offset of the first one, in words, from a multiple of eight; of the others by
+    chance if it is not 0."""
+
+
 class UnexpectedWrite(NamedTuple):
     """A word of an arena that changed and must not change."""
 
@@ -75,13 +87,19 @@ class _Plan(NamedTuple):
 
 @lru_cache(4096)
 def _plan(
-    pieces: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...], close: bool, on_cpu: bool
+    pieces: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...],
+    close: bool,
+    on_cpu: bool,
+    placement: Placement | None,
 ) -> _Plan:
     """Return the places of tensors with these names, shapes and strides in elements.
 
     With `close` there are no words between them. Each call of a case asks for the same places.
     """
     lot = zlib.crc32(repr([(name, shape) for name, shape, _ in pieces]).encode())
+    if placement is not None:
+        lot = int(placement.alone or placement.backwards) + (2 if placement.offset else 0)
+        lot += 4 * placement.offset + 4 * _PLACES * placement.offset
     backwards = close and lot % 2 == 1
     # Code that copies wider words must look at the address, not at the storage offset alone.
     shifted = on_cpu and lot // 2 % 2 == 1
@@ -126,7 +144,14 @@ def filled_anew(earlier: Arena | None) -> Iterator[None]:
 class Arena:
     """Memory of all tensors of one call; `tensors` holds them by name."""
 
-    def __init__(self, pieces: list[Piece], stale: int, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        pieces: list[Piece],
+        stale: int,
+        device: str = "cpu",
+        placement: Placement | None = None,
+    ) -> None:
+        self._placement = placement
         self.tensors: dict[str, torch.Tensor] = {}
         self._buffers: list[torch.Tensor] = []
         self._snapshots: list[torch.Tensor] = []
@@ -145,7 +170,7 @@ class Arena:
         close = stale == STALE_PATTERNS[1]
         on_cpu = device == "cpu"
         shapes = tuple([(one.name, one.values.shape, one.strides) for one in pieces])
-        plan = _plan(shapes, close, on_cpu)
+        plan = _plan(shapes, close, on_cpu, self._placement)
         segments, start, alone = plan.segments, plan.start, plan.alone
         if plan.backwards:
             pieces = pieces[::-1]

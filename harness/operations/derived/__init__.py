@@ -1,0 +1,1 @@
+"""Operations derived from definitions: cases, arguments, faults, relations of the outputs."""

@@ -1,0 +1,172 @@
+"""Arguments of a case of a defined operation: values by role, laid out in guarded memory."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays
+from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Piece, Placement
+from attnproof.harness.consumer.visible_keys import ExpectedTokens
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.operations.derived.params import SPARE, Layout, free_axes, limits
+from attnproof.reference.definition.definition import Argument, Definition
+from attnproof.reference.definition.roles import Array, Flag, Int
+
+_NUMPY = {
+    torch.int32: np.int32,
+    torch.int64: np.int64,
+    torch.bool: np.bool_,
+    torch.float16: np.float16,
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+}
+
+
+class Values:
+    """Values of the arguments of one call."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        batch: Batch | None,
+        params: dict[str, Any],
+        layout: Layout,
+        pattern: int,
+    ) -> None:
+        self.definition = definition
+        self._batch = None if batch is None else batch_arrays(batch, pattern)
+        self._params, self._layout, self._stale = params, layout, STALE_PATTERNS[pattern]
+        self.sizes = _batch_sizes(self._batch)
+        for argument in definition.arguments:
+            if isinstance(argument.declared, Int) and argument.declared.axis:
+                self.sizes[argument.declared.axis] = self.number(argument)
+        for axis in free_axes(definition):
+            self.sizes[axis] = params[f"size_{axis}"]
+
+    def number(self, argument: Argument) -> int:
+        """Return the value of an integer, inside its limits."""
+        declared = argument.declared
+        assert isinstance(declared, Int)
+        if declared.follows_batch:
+            assert self._batch is not None
+            return _amounts(self._batch)[declared.amount]
+        low, high = limits(declared, self.sizes)
+        value: int = self._params[argument.name]
+        if isinstance(declared.least, str):
+            value += low
+        return max(low, min(value, high))
+
+    def arrays(self) -> Iterator[tuple[Argument, np.ndarray]]:
+        """Yield the values of each array that the call has."""
+        for argument in self.definition.arguments:
+            if isinstance(argument.declared, Array) and self.has(argument):
+                yield argument, self._array(argument, argument.declared)
+
+    def has(self, argument: Argument) -> bool:
+        """True if an optional argument is not None."""
+        return not argument.optional or bool(self._params[f"with_{argument.name}"])
+
+    def plain(self, argument: Argument) -> Any:
+        """Return the value of an integer or bool."""
+        if isinstance(argument.declared, Flag):
+            return self._params[argument.name]
+        return self.number(argument)
+
+    def _array(self, argument: Argument, declared: Array) -> np.ndarray:
+        if declared.follows_batch:
+            assert self._batch is not None
+            values = _of_role(self._batch, declared.role, self._stale)
+            allowed = [_NUMPY[one] for one in declared.dtypes]
+            return values if values.dtype in allowed else values.astype(allowed[0])
+        shape = tuple(size.value(self.sizes) for size in declared.sizes)
+        dtype = _NUMPY[declared.dtypes[-1 if self._layout.wide else 0]]
+        if declared.written:
+            if declared.longer:
+                shape = (shape[0] + self._params[SPARE], *shape[1:])
+            stale = self._stale if dtype is not np.bool_ else True
+            return np.full(shape, stale, dtype=dtype)
+        seed = self._params["seed"]
+        chance = np.random.default_rng([seed, zlib.crc32(argument.name.encode())])
+        return self._chosen(declared, shape, seed, chance).astype(dtype)
+
+    def _chosen(
+        self, declared: Array, shape: tuple[int, ...], seed: int, chance: np.random.Generator
+    ) -> np.ndarray:
+        """Return numbers inside the limits: the least ones for seed 0, rising ones for 1."""
+        count = int(np.prod(shape))
+        if declared.role == "flags":
+            return chance.random(shape) < (0.5 if seed else 0)
+        if declared.role == "data":
+            return chance.standard_normal(shape) if seed else np.zeros(shape)
+        low, high = limits(declared, self.sizes)
+        high = max(low, high)
+        if declared.distinct:
+            room = min(high - low + 1, 2 * count + 1)
+            return low + chance.permutation(max(room, count))[:count].reshape(shape)
+        if seed <= 1:
+            return (low + seed * np.arange(count) % (high - low + 1)).reshape(shape)
+        edges = [n for n in (low, low + 1, 0, 1, high - 1, high) if low <= n <= high]
+        near = chance.integers(max(low, -100), max(min(high, 100), low, -100) + 1, shape)
+        near = np.clip(near, low, high)
+        return np.where(chance.random(shape) < 0.3, chance.choice(edges, shape), near)
+
+    def piece(self, argument: Argument, name: str, values: np.ndarray) -> Piece:
+        """Return the values as a tensor to lay out."""
+        strides: list[int] = []
+        stride = self._layout.step
+        for axis in range(values.ndim - 1, -1, -1):
+            strides.insert(0, stride)
+            stride = stride * max(1, values.shape[axis])
+            if axis == values.ndim - 1 and values.ndim > 1:
+                stride += self._layout.gap
+        return Piece(name, values, argument.declared.on_cpu, tuple(strides))  # type: ignore[union-attr]
+
+
+def placement(layout: Layout) -> Placement:
+    """Return where the arrays of a layout lie."""
+    return Placement(layout.alone, layout.backwards, layout.offset)
+
+
+def _batch_sizes(arrays: BatchArrays | None) -> dict[str, int]:
+    if arrays is None:
+        return {}
+    tokens = int(arrays.query_start_loc[-1])
+    return {"R": arrays.num_reqs, "T": tokens, "W": arrays.block_table.shape[1]}
+
+
+def _amounts(arrays: BatchArrays) -> dict[str, int]:
+    return {
+        "requests": arrays.num_reqs,
+        "tokens": int(arrays.query_start_loc[-1]),
+        "block size": arrays.batch.block_size,
+        "longest query": arrays.max_query_len,
+        "longest sequence": arrays.max_seq_len,
+    }
+
+
+def _of_role(arrays: BatchArrays, role: str, stale: int) -> np.ndarray:
+    lengths = arrays.seq_lens.dtype
+    if role == "query offsets":
+        return arrays.query_start_loc
+    if role == "query lengths":
+        return np.diff(arrays.query_start_loc).astype(lengths)
+    if role == "computed lengths":
+        return arrays.num_computed_tokens
+    if role == "sequence lengths":
+        return arrays.seq_lens
+    if role == "block table":
+        return arrays.block_table_with(stale)
+    if role == "slots":
+        return arrays.slot_mapping[: int(arrays.query_start_loc[-1])].astype(np.int64)
+    tokens = ExpectedTokens(arrays)
+    return (tokens.positions if role == "positions" else tokens.requests).astype(lengths)
+
+
+def values_of(definition: Definition, case: Case, layout: Layout, pattern: int) -> Values:
+    """Return the values of a function's call, or those of a class's instantiation."""
+    return Values(definition, case.batch, case.params, layout, pattern)

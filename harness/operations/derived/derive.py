@@ -1,0 +1,194 @@
+"""An `Operation` derived from a definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
+from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena
+from attnproof.harness.model.call import Call, Outputs, Quantity
+from attnproof.harness.model.call_kinds import FunctionCall
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Contract, Inputs, Operation
+from attnproof.harness.model.relations import Joined, Relations
+from attnproof.harness.operations.derived.arguments import placement, values_of
+from attnproof.harness.operations.derived.faults import faults_of
+from attnproof.harness.operations.derived.params import (
+    LAYOUT,
+    Parameter,
+    layout_of,
+    parameters_of,
+    params_type,
+    usual,
+)
+from attnproof.harness.operations.derived.steps import class_operation
+from attnproof.harness.operations.shared.metadata import BatchFacts
+from attnproof.reference.definition.definition import Definition
+from attnproof.reference.definition.roles import Array, Int
+
+_JOINED = {
+    "query offsets": Joined.OFFSETS,
+    "slots": Joined.TOKENS,
+    "positions": Joined.TOKENS,
+    "request indices": Joined.ROW_INDICES,
+}
+"""How results of a role follow from those of the parts of a batch; of others (R,) by entries."""
+OWN = ""
+"""Section of an operation that SPEC.md does not have."""
+
+
+def derive(definition: Definition) -> Operation:
+    """Return the operation: its cases, arguments, faults and relations."""
+    if definition.methods:
+        return class_operation(definition, OWN)
+    parameters = parameters_of(definition)
+    return Operation(
+        name=definition.name,
+        section=OWN,
+        summary=definition.summary,
+        inputs=Inputs(
+            params=params_type(parameters),
+            unreal=_unreal,
+            has_batch=definition.has_batch,
+            cases=lambda: _cases(definition, parameters),
+            boundaries=partial(boundaries, definition, parameters),
+            from_batch=partial(_from_batch, definition, parameters),
+            faults=faults_of(definition),
+        ),
+        call=FunctionCall(
+            prepare=partial(_prepare, definition), outputs=partial(_outputs, definition)
+        ),
+        contract=_contract(definition),
+    )
+
+
+def _unreal(case: Case) -> str:
+    layout = layout_of(case)
+    return "the tensors of an engine have no gaps between their elements" if layout.step > 1 else ""
+
+
+@st.composite
+def _cases(draw: st.DrawFn, definition: Definition, parameters: dict[str, Parameter]) -> Case:
+    batch = draw(batches()) if definition.has_batch else None
+    params = {name: draw(one.drawn) for name, one in parameters.items()}
+    return Case(definition.name, batch, params)
+
+
+def boundaries(
+    definition: Definition, parameters: dict[str, Parameter]
+) -> Iterator[tuple[str, Case]]:
+    """Yield usual batches, then one of them with each critical value of each parameter."""
+    plain = usual(parameters)
+    named = dict(usual_batches()) if definition.has_batch else {"usual arguments": None}
+    for name, batch in named.items():
+        yield name, Case(definition.name, batch, plain)
+    first = next(iter(named.values()))
+    for name, one in parameters.items():
+        for value in one.values[1:]:
+            text = f"{name} {value}" if name != LAYOUT else f"layout {_shown(value)}"
+            yield text, Case(definition.name, first, {**plain, name: value})
+
+
+def _shown(layout: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in layout.items())
+
+
+def usual_batches() -> Iterator[tuple[str, Batch]]:
+    """Yield batches with the structure that kernels and loops get wrong."""
+    yield "mixed batch", make_batch([1, 2, 0, 3], [4, 0, 3, 1], 4, order="descending")
+    yield "one decode", make_batch([1], [6], 4)
+    yield "requests without tokens at both ends", make_batch([0, 0, 9, 0], [1, 0, 2, 3], 4)
+    yield "no requests", make_batch([], [], 4)
+    yield "padded rows", make_batch([1, 3], [7, 0], 4, padded_requests=2, spare_columns=2)
+    yield "a full last block", make_batch([4, 1, 2], [4, 7, 6], 4, order="shuffled")
+    yield "shared prefix", make_batch([2, 2], [8, 8], 4, shared=True)
+    for tokens in (1023, 1024, 1025, 2500):
+        yield f"{tokens} tokens of a request (K19)", make_batch([tokens, 1], [3, 2], 16)
+    for rows in (128, 129, 260):
+        lengths = [1 + row % 3 for row in range(rows)]
+        yield f"{rows} requests (K19)", make_batch(lengths, [row % 7 for row in range(rows)], 4)
+    yield "long contexts", make_batch([3, 1], [2**20 + 254, 2**21], 256)
+    yield "highest block ids (K15)", make_batch([3, 2], [15, 0], 16, first=HIGHEST_BLOCK - 4)
+    yield "int64", make_batch([4, 3], [1, 5], 4, dtype="int64")
+
+
+def _from_batch(
+    definition: Definition, parameters: dict[str, Parameter], batch: Batch
+) -> Iterator[Case]:
+    if definition.has_batch:
+        yield Case(definition.name, batch, usual(parameters))
+        return
+    rows, plain = batch.num_requests, usual(parameters)  # as many numbers as the step has requests
+    sizes = {name: rows for name in parameters if name.startswith("size_")}
+    if sizes:
+        yield Case(definition.name, None, plain | sizes)
+
+
+def _prepare(definition: Definition, case: Case, pattern: int, device: str) -> Call:
+    layout = layout_of(case)
+    values = values_of(definition, case, layout, pattern)
+    pieces = [values.piece(one, one.name, array) for one, array in values.arrays()]
+    arena = Arena(pieces, STALE_PATTERNS[pattern], device, placement(layout))
+    args: dict[str, Any] = {}
+    kwargs: dict[str, Any] = {}
+    for one in definition.arguments:
+        value = arena.tensors.get(one.name) if isinstance(one.declared, Array) else None
+        if not isinstance(one.declared, Array) and values.has(one):
+            value = values.plain(one)
+        (kwargs if one.keyword_only else args)[one.name] = value
+    written = frozenset(
+        one.name
+        for one in definition.arguments
+        if isinstance(one.declared, Array) and one.declared.written and one.name in arena.tensors
+    )
+    facts = None
+    if case.batch is not None:
+        facts = BatchFacts(
+            batch=case.batch, block_size=case.batch.block_size, result=_quantity(definition)
+        )
+    return Call(args, kwargs, arena=arena, written=written, facts=facts)
+
+
+def _quantity(definition: Definition) -> Quantity:
+    roles = {result.declared.role for result in definition.results}
+    return Quantity.SLOTS if roles == {"slots"} else Quantity.OTHER
+
+
+def _outputs(definition: Definition, call: Call, result: Any) -> Outputs:
+    outputs = Outputs({name: call[name] for name in sorted(call.written)})
+    names = [one.name for one in definition.results]
+    if len(names) < 2 or not isinstance(result, tuple) or len(result) != len(names):
+        return outputs | {names[0] if len(names) == 1 else "result": result}
+    return outputs | dict(zip(names, result, strict=True))
+
+
+def _contract(definition: Definition) -> Contract:
+    results = {one.name: one.declared for one in definition.results}
+    arrays = {a.name: a.declared for a in definition.arguments if isinstance(a.declared, Array)}
+    results |= {name: one for name, one in arrays.items() if one.written}
+    joined = {name: how for name, one in results.items() if (how := _join(one)) is not None}
+    relations = None
+    if definition.independent and definition.has_batch and joined:
+        alone = {"spare": 0} if any(one.longer for one in arrays.values()) else {}
+        numbers = [
+            a for a in definition.arguments if isinstance(a.declared, Int) and a.declared.axis
+        ]
+        relations = Relations(joined=joined, alone=alone | {one.name: 0 for one in numbers})
+    return Contract(
+        relations=relations,
+        tolerances={name: one.tolerance for name, one in results.items() if one.tolerance},
+        may_alias=frozenset(name for name, one in results.items() if one.may_alias or one.written),
+    )
+
+
+def _join(declared: Array) -> Joined | None:
+    if declared.role in _JOINED:
+        return _JOINED[declared.role]
+    return Joined.ENTRIES if declared.sizes and declared.sizes[0] == ("R", 1, 0) else None
+
+
+__all__ = ["OWN", "boundaries", "derive"]

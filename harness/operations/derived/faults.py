@@ -1,0 +1,90 @@
+"""Faults that follow from a definition: arguments of another type, dtype, shape or range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.operations.shared.faults import wrong_type
+from attnproof.reference.definition.definition import Argument, Definition
+from attnproof.reference.definition.roles import Array, Flag, Int
+
+
+def faults_of(definition: Definition) -> dict[str, Fault]:
+    """Return the generic faults of a function's arguments by name."""
+    found: dict[str, Fault] = {}
+    for argument in definition.arguments:
+        for name, fault in _of_argument(definition, argument):
+            found[f"{argument.name}: {name}"] = fault
+    return found
+
+
+def _of_argument(definition: Definition, argument: Argument) -> Iterator[tuple[str, Fault]]:
+    declared, field = argument.declared, argument.name
+    present = partial(_is_present, argument)
+    yield "another type", wrong_type(field, applies=present)
+    if isinstance(declared, Flag):
+        return
+    if isinstance(declared, Int):
+        if isinstance(declared.least, int):
+            below = declared.least - 1
+            yield f"below {declared.least}", _fault(field, lambda _: below, present)
+        return
+    yield "float", _fault(field, _to_float, present)
+    yield "a dimension more", _fault(field, lambda tensor: tensor[None], present)
+    if declared.sizes and _is_said_twice(definition, argument):
+        yield (
+            "an entry more",
+            _fault(field, _longer, present),
+        )
+    if declared.written or declared.role in ("flags", "data"):
+        return
+    least = declared.smallest
+    if isinstance(least, int):
+        change = partial(_with_first, least - 1)
+        yield f"an entry below {least}", _fault(field, change, present, cpu_only=True)
+    if isinstance(declared.below, int):
+        change = partial(_with_first, declared.below)
+        yield f"an entry of {declared.below}", _fault(field, change, present, cpu_only=True)
+    if declared.role == "query offsets":
+        yield "first offset 1", _fault(field, partial(_with_first, 1), present, cpu_only=True)
+
+
+def _fault(field: str, change: Any, applies: Any, *, cpu_only: bool = False) -> Fault:
+    # Which of two arguments that contradict each other is named depends on their order.
+    return Fault(field, change, applies=applies, cpu_only=cpu_only, any_field=True)
+
+
+def _is_present(argument: Argument, case: Case) -> bool:
+    return not argument.optional or bool(case.params.get(f"with_{argument.name}"))
+
+
+def _is_said_twice(definition: Definition, argument: Argument) -> bool:
+    """True if another argument determines the first dimension too."""
+    declared = argument.declared
+    assert isinstance(declared, Array)
+    axis = declared.sizes[0].axis
+    others = [one.declared for one in definition.arguments if one is not argument]
+    arrays = [one for one in others if isinstance(one, Array) and not one.longer]
+    by_array = any(size.axis == axis for one in arrays for size in one.sizes)
+    return not declared.longer and (by_array or not axis)
+
+
+def _to_float(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.float16 if tensor.dtype.is_floating_point else torch.float32)
+
+
+def _longer(tensor: torch.Tensor) -> torch.Tensor:
+    more = tensor[-1:] if len(tensor) else tensor.new_zeros((1, *tensor.shape[1:]))
+    return torch.cat([tensor, more])
+
+
+def _with_first(value: int, tensor: torch.Tensor) -> torch.Tensor:
+    changed = tensor.clone()
+    changed.view(-1)[:1] = value
+    return changed

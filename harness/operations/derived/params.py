@@ -1,0 +1,157 @@
+"""Parameters of the cases of a defined operation: what its batch does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from hypothesis import strategies as st
+from msgspec import Meta
+
+from attnproof.harness.model.case import Case, Count
+from attnproof.harness.operations.shared.params import Few, Params
+from attnproof.reference.definition.definition import Argument, Definition
+from attnproof.reference.definition.roles import BATCH_AXES, Array, Bound, Flag, Int, size_of
+
+_MOST, _LEAST = 2**31 - 1, -(2**31)
+_SIZES = (3, 0, 1, 2, 4, 31, 32, 33, 127, 128, 129, 257, 1023, 1024, 1025, 2500)
+"""Sizes of an axis, those beside the tiles of kernels (K19) among them; the first is usual."""
+_DRAWN_SIZES = 9
+_SEEDS = (1, 0, 2, 3, 5)
+SEED, SPARE, LAYOUT = "seed", "spare", "layout"
+
+
+class Layout(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
+    """Memory layout of the arguments of a case."""
+
+    step: Annotated[int, Meta(ge=1, le=4)] = 1
+    """Words from an element to the next one."""
+    gap: Annotated[int, Meta(ge=0, le=64)] = 0
+    """Words between the rows of an array."""
+    alone: bool = False
+    """True if each array has a storage of its own."""
+    backwards: bool = False
+    """True if the last array comes first where they touch."""
+    offset: Annotated[int, Meta(ge=0, le=7)] = 0
+    """Storage offset of the first array in words, from a multiple of eight."""
+    wide: bool = False
+    """True if integers that may have either dtype, and follow from no batch, are int64."""
+
+
+LAYOUTS = (
+    Layout(),
+    Layout(alone=True),
+    Layout(backwards=True),
+    Layout(offset=3),
+    Layout(gap=3),
+    Layout(step=2),
+    Layout(wide=True),
+    Layout(step=2, gap=3, offset=1, wide=True),
+)
+
+
+class Parameter(NamedTuple):
+    """A parameter of the cases: its type, and values that are always run, the usual one first."""
+
+    kind: Any
+    values: tuple[Any, ...]
+    drawn: st.SearchStrategy[Any]
+
+
+def parameters_of(definition: Definition, *, method: bool = False) -> dict[str, Parameter]:
+    """Return the parameters of a function's cases, or those of a step of a class."""
+    found: dict[str, Parameter] = {}
+    for argument in definition.arguments:
+        found |= dict(_of_argument(argument))
+    for axis in free_axes(definition):
+        found[f"size_{axis}"] = _sized(0)
+    if any(_is_free(one) for one in definition.arguments):
+        found[SEED] = Parameter(Count, _SEEDS, st.integers(0, 2**16))
+    if any(isinstance(a.declared, Array) and a.declared.longer for a in definition.arguments):
+        found[SPARE] = Parameter(Few, (0, 3), st.sampled_from((0, 3)))
+    if not method:
+        plain = tuple(msgspec.to_builtins(one) for one in LAYOUTS)
+        found[LAYOUT] = Parameter(Layout, plain, st.sampled_from(plain))
+    return found
+
+
+def usual(parameters: dict[str, Parameter]) -> dict[str, Any]:
+    """Return the usual value of each parameter."""
+    return {name: one.values[0] for name, one in parameters.items()}
+
+
+def params_type(parameters: dict[str, Parameter]) -> type[msgspec.Struct]:
+    """Return the type of `Case.params`."""
+    fields = [(name, one.kind) for name, one in parameters.items()]
+    return msgspec.defstruct("Params", fields, bases=(Params,), kw_only=True)
+
+
+def free_axes(definition: Definition) -> list[str]:
+    """Return the axes that arrays name and that neither a batch nor an integer determines."""
+    said = {a.declared.axis for a in definition.arguments if isinstance(a.declared, Int)}
+    named = (
+        size.axis
+        for argument in definition.arguments
+        if isinstance(argument.declared, Array)
+        for size in argument.declared.sizes
+    )
+    batch = BATCH_AXES if definition.has_batch else ()
+    return [
+        axis for axis in dict.fromkeys(named) if axis and axis not in said and axis not in batch
+    ]
+
+
+def limits(declared: Int | Array, sizes: dict[str, int]) -> tuple[int, int]:
+    """Return the least and the highest value of a number, or of the elements of an array."""
+    smallest = declared.smallest if isinstance(declared, Array) else declared.least
+    lowest = _value(smallest, sizes)
+    below = _value(declared.below, sizes)
+    return _LEAST if lowest is None else lowest, _MOST if below is None else below - 1
+
+
+def _value(bound: Bound | None, sizes: dict[str, int]) -> int | None:
+    return None if bound is None else size_of(bound).value(sizes)
+
+
+def _is_free(argument: Argument) -> bool:
+    declared = argument.declared
+    return isinstance(declared, Array) and not declared.follows_batch and not declared.written
+
+
+def _of_argument(argument: Argument) -> Iterator[tuple[str, Parameter]]:
+    declared = argument.declared
+    if argument.optional:
+        yield f"with_{argument.name}", _flag(True)
+    if isinstance(declared, Flag):
+        yield argument.name, _flag(argument.default is True)
+    elif isinstance(declared, Int) and not declared.follows_batch:
+        yield argument.name, _number(argument, declared)
+
+
+def _flag(usual_value: bool) -> Parameter:
+    return Parameter(bool, (usual_value, not usual_value), st.booleans())
+
+
+def _number(argument: Argument, declared: Int) -> Parameter:
+    """Return a number; one whose limits are axes is counted from its least value."""
+    if isinstance(declared.least, str) or declared.axis:
+        return _sized(0 if isinstance(declared.least, str) else declared.least)
+    lowest = declared.least
+    highest = declared.below - 1 if isinstance(declared.below, int) else _MOST
+    middle = argument.default if type(argument.default) is int else min(lowest + 1, highest)
+    edges = {lowest, lowest + 1, lowest + 2, 16, 64, highest - 1, highest}
+    values = dict.fromkeys([middle, *sorted(one for one in edges if lowest <= one <= highest)])
+    drawn = st.sampled_from([*values]) | st.integers(lowest, min(highest, lowest + 300))
+    return Parameter(Annotated[int, Meta(ge=lowest, le=highest)], tuple(values), drawn)
+
+
+def _sized(least: int) -> Parameter:
+    values = tuple(dict.fromkeys(max(least, size) for size in _SIZES))
+    drawn = st.sampled_from(values[:_DRAWN_SIZES]) | st.integers(least, least + 40)
+    return Parameter(Annotated[int, Meta(ge=least, le=2**16)], values, drawn)
+
+
+def layout_of(case: Case) -> Layout:
+    """Return the memory layout of a case."""
+    return msgspec.convert(case.params[LAYOUT], Layout)

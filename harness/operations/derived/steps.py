@@ -1,0 +1,213 @@
+"""Derived operations of classes: a case instantiates the class and calls methods as its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena
+from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
+from attnproof.harness.model.call_kinds import ClassCall
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Contract, Inputs, Operation
+from attnproof.harness.model.place import of_steps
+from attnproof.harness.operations.derived.arguments import Values, placement
+from attnproof.harness.operations.derived.params import (
+    LAYOUT,
+    Layout,
+    layout_of,
+    parameters_of,
+    usual,
+)
+from attnproof.harness.operations.shared.params import sequence_params
+from attnproof.reference.definition.definition import Definition
+from attnproof.reference.definition.roles import Array
+from attnproof.reference.interface import MetadataError
+
+_DO, _STEPS = "do", "steps"
+_MOST_DRAWN = 12
+_ROUNDS = 3
+"""Times that a boundary calls every method."""
+Step = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StepFacts(Facts):
+    """The calls of a case's methods."""
+
+    steps: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...]
+    """Method, positional and keyword arguments of each step."""
+
+
+class _Class:
+    """A defined class, with the parameters of its instantiation and of each method."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self.opened = parameters_of(definition)
+        self.methods = {one.name: one for one in definition.methods}
+        self.steps = {n: parameters_of(m, method=True) for n, m in self.methods.items()}
+
+    def case(self, params: dict[str, Any], steps: list[Step]) -> Case:
+        """Return a case with the steps that the reference accepts."""
+        case = Case(self.definition.name, None, {**params, _STEPS: steps})
+        return Case(case.operation, None, {**params, _STEPS: self._accepted(case)})
+
+    def _accepted(self, case: Case) -> list[Step]:
+        # A step that the reference refuses is none that an engine makes.
+        accepted: list[Step] = []
+        call = self.prepare(case, 0, "cpu")
+        try:
+            live = self.definition.function(*call.args.values(), **call.kwargs)
+        except MetadataError:
+            return accepted
+        for step, (name, args, kwargs) in zip(case.params[_STEPS], call.facts.steps, strict=True):
+            try:
+                getattr(live, name)(*args.values(), **kwargs)
+            except MetadataError:
+                continue
+            accepted.append(step)
+        return accepted
+
+    def usual_step(self, method: str, **changed: Any) -> Step:
+        """Return a step with the usual parameters."""
+        return {_DO: method, **usual(self.steps[method]), **changed}
+
+    def boundaries(self) -> Iterator[tuple[str, Case]]:
+        """Yield every method in turn, then with each critical value of each parameter."""
+        plain = usual(self.opened)
+        rounds = [self.usual_step(name) for _ in range(_ROUNDS) for name in self.methods]
+        yield "every method in turn", self.case(plain, rounds)
+        yield "no step", self.case(plain, [])
+        for name, one in self.opened.items():
+            for value in one.values[1:]:
+                yield f"{name} {value}", self.case({**plain, name: value}, rounds)
+        for method, parameters in self.steps.items():
+            for name, one in parameters.items():
+                for value in one.values[1:]:
+                    step = self.usual_step(method, **{name: value})
+                    yield f"{method} with {name} {value}", self.case(plain, [step, *rounds, step])
+
+    def prepare(self, case: Case, pattern: int, device: str) -> Call:
+        """Return the arguments of the instantiation, and those of the steps."""
+        layout = layout_of(case)
+        parts = [("", self._values(self.definition, case.params, layout, pattern))]
+        for index, step in enumerate(case.params[_STEPS]):
+            method = self.methods[step[_DO]]
+            parts.append((f"[{index}].", self._values(method, step, layout, pattern)))
+        pieces, written = [], set()
+        for prefix, values in parts:
+            for argument, array in values.arrays():
+                name = f"{prefix}{argument.name}"
+                pieces.append(values.piece(argument, name, array))
+                if isinstance(argument.declared, Array) and argument.declared.written:
+                    written.add(name)
+        arena = Arena(pieces, STALE_PATTERNS[pattern], device, placement(layout))
+        (args, kwargs), *steps = (_bound(prefix, values, arena) for prefix, values in parts)
+        names = (step[_DO] for step in case.params[_STEPS])
+        facts = _StepFacts(steps=tuple((n, *one) for n, one in zip(names, steps, strict=True)))
+        return Call(args, kwargs, arena=arena, written=frozenset(written), facts=facts)
+
+    def _values(
+        self, part: Definition, params: dict[str, Any], layout: Layout, pattern: int
+    ) -> Values:
+        return Values(part, None, params, layout, pattern)
+
+    def use(self, offered: Any, call: Call) -> list[dict[str, Any]]:
+        """Instantiate the class and call its methods; return results and state after each one."""
+        live = offered(*call.args.values(), **call.kwargs)
+        found = [self._state(live)]
+        for name, args, kwargs in call.facts.steps:
+            results = [one.name for one in self.methods[name].results]
+            result = getattr(live, name)(*args.values(), **kwargs)
+            several = len(results) > 1 and isinstance(result, tuple)
+            fields = dict(zip(results, result, strict=False)) if several else {"result": result}
+            found.append({key: _kept(one) for key, one in fields.items()} | self._state(live))
+        return found
+
+    def _state(self, live: Any) -> dict[str, Any]:
+        return {name: _kept(getattr(live, name, MISSING)) for name in self.definition.state}
+
+
+def _bound(prefix: str, values: Values, arena: Arena) -> tuple[dict[str, Any], dict[str, Any]]:
+    args: dict[str, Any] = {}
+    kwargs: dict[str, Any] = {}
+    for one in values.definition.arguments:
+        if isinstance(one.declared, Array):
+            value = arena.tensors.get(f"{prefix}{one.name}")
+        else:
+            value = values.plain(one) if values.has(one) else None
+        (kwargs if one.keyword_only else args)[one.name] = value
+    return args, kwargs
+
+
+def _kept(value: Any) -> Any:
+    """Return a copy: a later step may write the object."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return value.copy() if isinstance(value, np.ndarray | list | dict) else value
+
+
+@st.composite
+def _cases(draw: st.DrawFn, defined: _Class) -> Case:
+    params = {name: draw(one.drawn) for name, one in defined.opened.items()}
+    names = draw(st.lists(st.sampled_from(sorted(defined.methods)), max_size=_MOST_DRAWN))
+    steps = [
+        {_DO: name, **{key: draw(one.drawn) for key, one in defined.steps[name].items()}}
+        for name in names
+    ]
+    return defined.case(params, steps)
+
+
+def _from_batch(defined: _Class, batch: Batch) -> Iterator[Case]:
+    rounds = [defined.usual_step(name) for name in defined.methods]
+    yield defined.case(usual(defined.opened), rounds * (1 + batch.num_requests % 8))
+
+
+def _outputs(_call: Call, result: Any) -> Outputs:
+    return of_steps(result)
+
+
+def class_operation(definition: Definition, section: str) -> Operation:
+    """Return the operation of a class."""
+    defined = _Class(definition)
+    kinds = {n: [(k, p.kind) for k, p in steps.items()] for n, steps in defined.steps.items()}
+    others = [(name, one.kind) for name, one in defined.opened.items()]
+    return Operation(
+        name=definition.name,
+        section=section,
+        summary=definition.summary,
+        inputs=Inputs(
+            params=sequence_params(kinds, others),
+            unreal=_unreal,
+            has_batch=False,
+            cases=lambda: _cases(defined),
+            boundaries=defined.boundaries,
+            from_batch=partial(_from_batch, defined),
+        ),
+        call=ClassCall(
+            prepare=defined.prepare,
+            outputs=_outputs,
+            use=defined.use,
+            methods=tuple(defined.methods),
+        ),
+        contract=Contract(
+            tolerances={
+                f"[].{one.name}": one.declared.tolerance
+                for method in definition.methods
+                for one in method.results
+                if one.declared.tolerance
+            }
+        ),
+    )
+
+
+def _unreal(case: Case) -> str:
+    gaps = case.params[LAYOUT].get("step", 1) > 1
+    return "the tensors of an engine have no gaps between their elements" if gaps else ""

@@ -1,0 +1,217 @@
+"""Operations that a user defines: files and modules of `--operations`, and installed packages.
+
+An operation is registered once in this process; processes that are started anew read the files
+from the environment.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from attnproof import reference
+from attnproof.harness.escaping import escape_line
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.operations import ALL
+from attnproof.harness.operations.derived.derive import derive
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.processes.linux import die_with_parent
+from attnproof.reference.definition.definition import Definition, DefinitionError, definition_of
+
+GROUP = "attnproof.operations"
+"""Group of entry points that name modules of definitions."""
+VARIABLE = "ATTNPROOF_OPERATIONS"
+"""Environment variable with the files and modules, separated as in PATH."""
+TRIAL_S = 10.0
+"""Seconds in which the reference must compute its first cases."""
+_TRIED = 3
+"""Cases of each definition that its reference is called on first."""
+_registered: dict[str, list[str]] = {}
+"""Names of the operations of each source."""
+
+
+def use_operations(sources: Iterable[str] = ()) -> None:
+    """Register the operations of files, modules and installed packages (UsageError).
+
+    A definition is refused before anything runs: in one line with its place.
+    """
+    inherited = [one for one in os.environ.get(VARIABLE, "").split(os.pathsep) if one]
+    named = [_absolute(one) for one in sources]
+    installed = [entry.value for entry in entry_points(group=GROUP)]
+    wanted = [*dict.fromkeys([*inherited, *named])]
+    for source in dict.fromkeys([*installed, *wanted]):
+        if source not in _registered:
+            _registered[source] = _register(source)
+    if wanted:
+        os.environ[VARIABLE] = os.pathsep.join(wanted)
+
+
+def sources_in_use() -> list[str]:
+    """Return the files and modules of `--operations`, for command lines that repeat a run."""
+    inherited = os.environ.get(VARIABLE, "").split(os.pathsep)
+    return [os.path.relpath(one) if Path(one).is_absolute() else one for one in inherited if one]
+
+
+def own_names() -> set[str]:
+    """Return the names of the registered operations."""
+    return {name for names in _registered.values() for name in names}
+
+
+def _absolute(source: str) -> str:
+    path = Path(source)
+    if path.suffix != ".py" and os.sep not in source:
+        return source
+    if not path.is_file():
+        raise UsageError(f"--operations {escape_line(source)}: no such file")
+    return str(path.resolve())
+
+
+def _register(source: str) -> list[str]:
+    """Register the operations of a source; return their names (UsageError)."""
+    module = _imported(source)
+    found = list(_definitions(module))
+    shown = _shown(source)
+    if not found:
+        raise UsageError(f"{shown} defines no operation: decorate a reference with @operation")
+    operations = [_derived(one) for one in found]
+    for definition, operation in zip(found, operations, strict=True):
+        setattr(reference, definition.name, definition.function)
+        ALL[operation.name] = operation
+    try:
+        for definition, operation in zip(found, operations, strict=True):
+            _try(definition, operation)
+    except UsageError:
+        for definition in found:
+            delattr(reference, definition.name)
+            del ALL[definition.name]
+        raise
+    return [one.name for one in operations]
+
+
+def _shown(source: str) -> str:
+    path = Path(source)
+    return escape_line(os.path.relpath(path) if path.is_absolute() else source)
+
+
+def _imported(source: str) -> ModuleType:
+    """Import the module (UsageError)."""
+    path = Path(source)
+    try:
+        if not path.is_absolute():
+            return importlib.import_module(source)
+        sys.path.insert(0, str(path.parent))
+        spec = importlib.util.spec_from_file_location(f"operations_{path.stem}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+    except DefinitionError as error:
+        raise UsageError(_relative(str(error))) from None
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if frame.filename == str(path)]
+        line = f":{own[-1].lineno}" if own else f":{getattr(error, 'lineno', None) or 1}"
+        text = escape_line(f"{type(error).__name__}: {error}")
+        raise UsageError(f"{_shown(source)}{line} cannot be imported: {text}") from None
+    return module
+
+
+def _relative(text: str) -> str:
+    """Return a message whose file is named from the current folder."""
+    file, separator, rest = text.partition(":")
+    return escape_line(
+        f"{os.path.relpath(file)}{separator}{rest}" if Path(file).is_file() else text
+    )
+
+
+def _definitions(module: ModuleType) -> Iterator[Definition]:
+    for value in list(vars(module).values()):
+        definition = definition_of(value)
+        if definition is not None and value.__module__ == module.__name__:
+            yield _with_function(definition, value)
+
+
+def _with_function(definition: Definition, value: Any) -> Definition:
+    return replace(definition, function=value)  # the one that checks its arguments
+
+
+def _derived(definition: Definition) -> Operation:
+    name, place = definition.name, _relative(definition.place)
+    if not name.isidentifier():
+        raise UsageError(f"{place}: {name!r} is no name of a function")
+    if name in ALL or hasattr(reference, name):
+        raise UsageError(
+            f"{place}: the name {name} is taken by an operation or class of attnproof: give yours "
+            f"another one with @operation(name=...)"
+        )
+    return derive(definition)
+
+
+def _try(definition: Definition, operation: Operation) -> None:
+    """Call the reference on its first cases in a process of its own (UsageError)."""
+    place = f"{_relative(definition.place)}: the reference of {definition.name}"
+    for name, case in _first(operation):
+        problem = _outcome(operation, case)
+        if problem:
+            raise UsageError(f"{place} {problem} on the case {name!r}")
+
+
+def _first(operation: Operation) -> Iterator[tuple[str, Case]]:
+    for number, named in enumerate(operation.inputs.boundaries()):
+        if number >= _TRIED:
+            return
+        yield named
+
+
+def _outcome(operation: Operation, case: Case) -> str:
+    """Return what is wrong with the reference's call, "" if nothing is."""
+    read, write = os.pipe()
+    owner, pid = os.getpid(), os.fork()
+    if not pid:
+        status = 1
+        with suppress(BaseException):
+            os.close(read)
+            die_with_parent(owner, signal.SIGKILL)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, TRIAL_S)
+            os.write(write, _called(operation, case).encode()[:4000])
+            status = 0
+        os._exit(status)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        text = pipe.read().decode(errors="replace")
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        if os.WTERMSIG(status) == signal.SIGALRM:
+            return f"does not return within {TRIAL_S:g} s"
+        return f"ends its process by signal {os.WTERMSIG(status)}"
+    return text
+
+
+def _called(operation: Operation, case: Case) -> str:
+    ours = {operation.name: getattr(reference, operation.name)}
+    offered = operation.call.offered(ours, ours, built_in=True)
+    call = operation.call.prepare(case, 0, "cpu")
+    try:
+        outputs = operation.call.outputs(call, operation.call.run(offered, call))
+    except Exception as error:
+        return escape_line(f"raises {type(error).__name__}: {error}")
+    writes = call.arena.unexpected_writes(call.written)
+    if writes:
+        return f"changes its input {writes[0].name}"
+    if not outputs:
+        return "returns nothing and writes nothing: there is no result to compare"
+    return ""

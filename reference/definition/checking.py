@@ -1,0 +1,221 @@
+"""The check of a call's arguments against the definition (SPEC.md rule 0.6).
+
+It reads shapes, dtypes, devices, numbers and CPU tensors, never a device tensor.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ..checks.common import check_bool, check_cpu, check_device, check_offsets
+from ..checks.slots import overlap
+from ..checks.vectors import refuse
+from ..interface.errors import MetadataError
+from .definition import Argument, Definition
+from .roles import Array, Bound, Flag, Int, Size, size_of
+
+
+def check(definition: Definition, arguments: Mapping[str, Any]) -> None:
+    """Raise TypeError or MetadataError unless the arguments are as declared."""
+    given = [
+        (one, arguments[one.name])
+        for one in definition.arguments
+        if not (one.optional and arguments[one.name] is None)
+    ]
+    name = definition.name
+    for argument, value in given:
+        _check_type(name, argument, value)
+    for argument, value in given:  # numbers first: sizes follow from them
+        if isinstance(argument.declared, Int):
+            _check_values(name, argument, value, {})
+    sizes = _check_shapes(name, given)
+    tensors = {one.name: value for one, value in given if isinstance(one.declared, Array)}
+    _check_places(name, given, tensors)
+    roles: dict[str, torch.Tensor] = {
+        one.declared.role: value for one, value in given if isinstance(one.declared, Array)
+    }
+    _measure_tokens(roles, sizes)
+    for argument, value in given:
+        _check_values(name, argument, value, sizes)
+    _check_batch(name, given)
+    for condition in definition.requires:
+        _check_condition(name, condition, arguments)
+
+
+def _check_type(name: str, argument: Argument, value: Any) -> None:
+    declared = argument.declared
+    if isinstance(declared, Flag):
+        check_bool(name, argument.name, value)
+        return
+    expected = int if isinstance(declared, Int) else torch.Tensor
+    if type(value) is not int if isinstance(declared, Int) else not isinstance(value, torch.Tensor):
+        shown = "int" if expected is int else "torch.Tensor"
+        raise TypeError(f"{name}: {argument.name} is {type(value).__name__}, expected {shown}")
+    if isinstance(declared, Int):
+        return
+    if value.ndim != len(declared.sizes):
+        dimensions = f"{len(declared.sizes)}-D"
+        raise MetadataError(name, argument.name, f"of shape {tuple(value.shape)}", dimensions)
+    if value.dtype not in declared.dtypes:
+        allowed = " or ".join(str(one).removeprefix("torch.") for one in declared.dtypes)
+        raise MetadataError(name, argument.name, f"of dtype {value.dtype}", allowed)
+
+
+def _check_shapes(name: str, given: list[tuple[Argument, Any]]) -> dict[str, int]:
+    """Require sizes that agree; return the size of each axis."""
+    sizes: dict[str, int] = {}
+    for argument, value in given:
+        if isinstance(argument.declared, Int):
+            sizes |= _size_said(argument.declared, value)
+    for argument, value in given:
+        if not isinstance(argument.declared, Array) or argument.declared.longer:
+            continue
+        for size, length in zip(argument.declared.sizes, value.shape, strict=True):
+            _check_size(name, argument.name, size, length, sizes)
+    return sizes
+
+
+def _size_said(declared: Int, value: int) -> dict[str, int]:
+    axis = {"requests": "R", "tokens": "T"}.get(declared.amount, declared.axis)
+    return {axis: value} if axis else {}
+
+
+def _check_size(name: str, field: str, size: Size, length: int, sizes: dict[str, int]) -> None:
+    if size.axis and size.axis not in sizes:
+        least = size.more
+        if length < least or (length - least) % size.times:
+            raise MetadataError(name, field, f"of length {length}", f"at least {least}")
+        sizes[size.axis] = (length - least) // size.times
+    if length != size.value(sizes):
+        raise MetadataError(name, field, f"of length {length}", f"length {size.value(sizes)}")
+
+
+def _check_places(
+    name: str, given: list[tuple[Argument, Any]], tensors: dict[str, torch.Tensor]
+) -> None:
+    """Require one device, and memory of its own for each array that is written."""
+    device = None
+    for argument, value in given:
+        if not isinstance(argument.declared, Array):
+            continue
+        if argument.declared.on_cpu:
+            check_cpu(name, argument.name, value)
+            continue
+        device = device or value.device
+        check_device(name, argument.name, value, device)
+        if argument.declared.written:
+            for other, tensor in tensors.items():
+                if other != argument.name and overlap(tensor, value):
+                    raise MetadataError(
+                        name, argument.name, f"in the memory of {other}", "memory apart"
+                    )
+
+
+def _measure_tokens(roles: dict[str, torch.Tensor], sizes: dict[str, int]) -> None:
+    """Add the number of query tokens if offsets or lengths on the CPU say it."""
+    offsets, lengths = roles.get("query offsets"), roles.get("query lengths")
+    if offsets is not None and offsets.is_cpu and offsets.numel():
+        sizes.setdefault("T", int(offsets[-1]))
+    elif lengths is not None and lengths.is_cpu:
+        sizes.setdefault("T", int(lengths.sum()))
+
+
+def _check_values(name: str, argument: Argument, value: Any, sizes: dict[str, int]) -> None:
+    declared = argument.declared
+    if isinstance(declared, Int):
+        least, below = _limit(declared.least, sizes), _limit(declared.below, sizes)
+        if least is not None and value < least:
+            raise MetadataError(name, argument.name, value, f"at least {least}")
+        if below is not None and value >= below:
+            raise MetadataError(name, argument.name, value, f"below {below}")
+    if not isinstance(declared, Array) or not value.is_cpu:
+        return
+    if declared.role == "query offsets" and not declared.written:
+        check_offsets(name, argument.name, value)
+    if declared.longer:
+        needed = declared.sizes[0].value(sizes)
+        if value.shape[0] < needed:
+            raise MetadataError(
+                name, argument.name, f"of length {value.shape[0]}", f"at least {needed}"
+            )
+    if declared.written or declared.role in ("flags", "data"):
+        return
+    flat = value.flatten()
+    least, below = _limit(declared.smallest, sizes), _limit(declared.below, sizes)
+    if least is not None:
+        refuse(name, argument.name, flat, flat < least, f"at least {least}")
+    if below is not None:
+        refuse(name, argument.name, flat, flat >= below, f"below {below}")
+    if declared.distinct:
+        ordered = flat.sort().values
+        refuse(name, argument.name, ordered[1:], ordered[1:] == ordered[:-1], "each value once")
+
+
+def _limit(bound: Bound | None, sizes: dict[str, int]) -> int | None:
+    if bound is None:
+        return None
+    size = size_of(bound)
+    return size.value(sizes) if not size.axis or size.axis in sizes else None
+
+
+def _check_batch(name: str, given: list[tuple[Argument, Any]]) -> None:
+    """Require that lengths, offsets and the block table on the CPU are of one batch."""
+    by_role: dict[str, tuple[str, torch.Tensor]] = {
+        one.declared.role: (one.name, value)
+        for one, value in given
+        if isinstance(one.declared, Array) and one.declared.follows_batch and value.is_cpu
+    }
+    amounts = {
+        one.declared.amount: (one.name, v) for one, v in given if isinstance(one.declared, Int)
+    }
+    queries = _query_lens(by_role)
+    if "tokens" in amounts and queries is not None and int(queries.sum()) != amounts["tokens"][1]:
+        field, value = amounts["tokens"]
+        raise MetadataError(name, field, value, f"the {int(queries.sum())} query tokens")
+    lengths = _seq_lens(by_role, queries)
+    if "sequence lengths" in by_role and queries is not None:
+        field, value = by_role["sequence lengths"]
+        refuse(name, field, value, value < queries, "at least the query length")
+    if "block table" in by_role and "block size" in amounts and lengths is not None:
+        field, table = by_role["block table"]
+        pages = -(-lengths.long() // amounts["block size"][1])
+        needed = int(pages.max()) if len(pages) else 0
+        if needed > table.shape[1]:
+            raise MetadataError(name, field, f"{table.shape[1]} columns wide", f"at least {needed}")
+        live = torch.arange(table.shape[1]) < pages[:, None]
+        lowest = torch.where(live, table, 0).amin(1) if table.numel() else table.flatten()
+        refuse(name, field, lowest, lowest < 0, "block ids of at least 0")
+
+
+def _query_lens(by_role: dict[str, tuple[str, torch.Tensor]]) -> torch.Tensor | None:
+    if "query offsets" in by_role:
+        return by_role["query offsets"][1].diff()
+    return by_role["query lengths"][1] if "query lengths" in by_role else None
+
+
+def _seq_lens(
+    by_role: dict[str, tuple[str, torch.Tensor]], queries: torch.Tensor | None
+) -> torch.Tensor | None:
+    if "sequence lengths" in by_role:
+        return by_role["sequence lengths"][1]
+    if "computed lengths" in by_role and queries is not None:
+        return by_role["computed lengths"][1] + queries
+    return None
+
+
+def _check_condition(name: str, condition: Any, arguments: Mapping[str, Any]) -> None:
+    values = {one: arguments[one] for one in inspect.signature(condition).parameters}
+    tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
+    if not all(tensor.is_cpu for tensor in tensors):
+        return
+    found: Iterator[tuple[str, Any, str]] = condition(**values)
+    for field, wrong, expected in found:
+        value = values[field]
+        if isinstance(wrong, torch.Tensor) and wrong.ndim:
+            refuse(name, field, value.flatten(), wrong.flatten(), expected)
+        elif wrong:
+            raise MetadataError(name, field, value, expected)

@@ -1,0 +1,361 @@
+"""Definitions of operations, read from the signature of a reference.
+
+`@operation` reads the declarations in a function's signature, or in those of a class's methods,
+and lets each call check its arguments first.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints, overload
+
+from .roles import BATCH_AXES, BY_VALUES, Array, Declaration, Flag, Int, size_of
+
+_Defined = TypeVar("_Defined", bound=Callable[..., Any])
+DEFINITION = "__attnproof_definition__"
+"""Attribute of a decorated function or class with its `Definition`."""
+_PLAIN: dict[Any, Declaration] = {int: Int(), bool: Flag()}
+"""Declarations of arguments without one."""
+
+
+class DefinitionError(Exception):
+    """A definition that says too little or contradicts itself; its message begins with a place."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A parameter of an operation."""
+
+    name: str
+    declared: Declaration
+    optional: bool = False
+    """True if it may be None."""
+    keyword_only: bool = False
+    default: Any = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Result:
+    """A returned array."""
+
+    name: str
+    declared: Array
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Arguments and results of a function, and of the methods of a class."""
+
+    name: str
+    summary: str
+    """First sentence of the docstring."""
+    place: str
+    """File and line of the function."""
+    function: Callable[..., Any]
+    arguments: tuple[Argument, ...]
+    results: tuple[Result, ...]
+    requires: tuple[Callable[..., Any], ...] = ()
+    """Further conditions on the arguments; see `operation`."""
+    independent: bool = False
+    """True if the results of a row do not depend on the other rows."""
+    methods: tuple[Definition, ...] = ()
+    """Steps of a class; its own arguments are those of `__init__`."""
+    state: tuple[str, ...] = ()
+    """Attributes of a class that are compared after each step."""
+
+    @property
+    def has_batch(self) -> bool:
+        """True if a batch determines some argument."""
+        declared = (one.declared for one in self.every_argument)
+        return any(one.follows_batch for one in declared if not isinstance(one, Flag))
+
+    @property
+    def every_argument(self) -> Iterator[Argument]:
+        """The arguments, and those of the methods."""
+        yield from self.arguments
+        for method in self.methods:
+            yield from method.arguments
+
+
+def definition_of(defined: Any) -> Definition | None:
+    """Return the definition of a decorated function or class, None for any other object."""
+    found = getattr(defined, DEFINITION, None)
+    return found if isinstance(found, Definition) else None
+
+
+@overload
+def operation(defined: _Defined, /) -> _Defined: ...
+@overload
+def operation(
+    *,
+    name: str = "",
+    results: tuple[str, ...] = (),
+    requires: tuple[Callable[..., Any], ...] = (),
+    independent: bool = False,
+    state: tuple[str, ...] = (),
+) -> Callable[[_Defined], _Defined]: ...
+def operation(
+    defined: Any = None,
+    /,
+    *,
+    name: str = "",
+    results: tuple[str, ...] = (),
+    requires: tuple[Callable[..., Any], ...] = (),
+    independent: bool = False,
+    state: tuple[str, ...] = (),
+) -> Any:
+    """Define an operation by its reference: a function, or a class whose methods are steps.
+
+    `name` is the name that candidates offer, by default that of the function. `results` are the
+    names of the elements of a returned tuple. `requires` are functions of some of the arguments,
+    by their names; each yields (argument, wrong, expected) for a condition on CPU tensors: `wrong`
+    is a bool or a mask of the argument's elements, and where it is true the call raises
+    MetadataError. `independent` says that a row's results do not depend on other rows. `state`
+    are the attributes of a class to compare after each step.
+
+    Each call checks its arguments and raises TypeError or MetadataError before the function runs.
+    Raise DefinitionError for a signature that declares too little.
+    """
+
+    def decorate(target: Any) -> Any:
+        own = name or target.__name__
+        if inspect.isclass(target):
+            return _decorated_class(target, own, requires, state)
+        definition = _read(target, own, own, results, requires, independent=independent)
+        return _checking(target, definition)
+
+    return decorate if defined is None else decorate(defined)
+
+
+def _decorated_class(
+    target: Any, name: str, requires: tuple[Callable[..., Any], ...], state: tuple[str, ...]
+) -> Any:
+    """Set the definition of a class, and let its methods check their arguments."""
+    methods = []
+    for attribute, value in list(vars(target).items()):
+        if inspect.isfunction(value) and not attribute.startswith("_"):
+            method = _read(value, attribute, f"{name}.{attribute}", (), requires, bound=True)
+            setattr(target, attribute, _checking(value, method, bound=True))
+            methods.append(method)
+    place = _place(target)
+    if not methods:
+        raise DefinitionError(f"{place}: class {name} has no public method, which would be a step")
+    made = vars(target).get("__init__")
+    opened: tuple[Argument, ...] = ()
+    if made is not None:
+        initial = _read(made, "__init__", name, (), requires, bound=True)
+        target.__init__ = _checking(made, initial, bound=True)
+        opened = initial.arguments
+    definition = Definition(
+        name, _summary(target, place), place, target, opened, (), (), False, tuple(methods), state
+    )
+    setattr(target, DEFINITION, definition)
+    return target
+
+
+def _checking(function: Any, definition: Definition, *, bound: bool = False) -> Any:
+    """Return the function, which checks its arguments first."""
+    from .checking import check
+
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        values = signature.bind(*args, **kwargs)
+        values.apply_defaults()
+        check(definition, values.arguments)
+        return function(*args, **kwargs)
+
+    if not bound:
+        setattr(checked, DEFINITION, definition)
+    return checked
+
+
+def _read(
+    function: Any,
+    name: str,
+    named: str,
+    results: tuple[str, ...],
+    requires: tuple[Callable[..., Any], ...],
+    *,
+    independent: bool = False,
+    bound: bool = False,
+) -> Definition:
+    """Return the definition in a signature; raise DefinitionError."""
+    place = _place(function)
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except Exception as error:  # a name that is not imported
+        raise DefinitionError(
+            f"{place}: {named}: its annotations cannot be read: {error}"
+        ) from None
+    parameters = [*inspect.signature(function).parameters.values()][int(bound) :]
+    arguments = tuple(
+        _argument(one, hints.get(one.name), f"{place}: {named}") for one in parameters
+    )
+    names = {one.name for one in arguments}
+    used = tuple(
+        one for one in requires if set(inspect.signature(one).parameters) <= names and names
+    )
+    definition = Definition(
+        name,
+        "" if bound else _summary(function, place),
+        place,
+        function,
+        arguments,
+        _results(hints.get("return"), results, f"{place}: {named}"),
+        used,
+        independent,
+    )
+    _check_axes(definition, f"{place}: {named}")
+    return definition
+
+
+def _argument(parameter: inspect.Parameter, hint: Any, place: str) -> Argument:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        raise DefinitionError(f"{place}: *{parameter.name} declares no arguments: name each one")
+    optional, hint = _without_none(hint)
+    declared = _declared(hint)
+    if declared is None:
+        raise DefinitionError(
+            f"{place}: {parameter.name} has no declaration: write an alias such as SeqLens, or "
+            f"Annotated[torch.Tensor, Array(...)], int or bool"
+        )
+    return Argument(
+        parameter.name,
+        declared,
+        optional,
+        parameter.kind is parameter.KEYWORD_ONLY,
+        parameter.default,
+    )
+
+
+def _without_none(hint: Any) -> tuple[bool, Any]:
+    """Return True and X for `X | None`, else False and the hint."""
+    parts = get_args(hint)
+    if type(None) in parts and get_origin(hint) is not Annotated:
+        left = [part for part in parts if part is not type(None)]
+        return True, left[0] if len(left) == 1 else hint
+    return False, hint
+
+
+def _declared(hint: Any) -> Declaration | None:
+    if get_origin(hint) is Annotated:
+        found = [one for one in hint.__metadata__ if isinstance(one, (Array, Int, Flag))]
+        return found[-1] if found else None
+    return _PLAIN.get(hint)
+
+
+def _results(hint: Any, names: tuple[str, ...], place: str) -> tuple[Result, ...]:
+    if hint is None or hint is type(None):
+        return ()
+    parts = get_args(hint) if get_origin(hint) is tuple else (hint,)
+    declared = [_declared(part) for part in parts]
+    if parts == (hint,):
+        names = names or ("result",)
+    names = names or tuple(f"result[{index}]" for index in range(len(parts)))
+    if len(names) != len(parts):
+        raise DefinitionError(f"{place}: {len(names)} names of results, {len(parts)} are returned")
+    for name, one, part in zip(names, declared, parts, strict=True):
+        if one is None and part not in (float, str):
+            raise DefinitionError(
+                f"{place}: {name} has no declaration: annotate what is returned, None for nothing"
+            )
+    kept = zip(names, declared, strict=True)
+    return tuple(Result(name, one if isinstance(one, Array) else Array()) for name, one in kept)
+
+
+def _check_axes(definition: Definition, place: str) -> None:
+    """Raise DefinitionError for a size that nothing determines, or that two arguments say."""
+    known, said, roles = set(BATCH_AXES), dict[str, str](), dict[str, str]()
+    for argument in definition.arguments:
+        declared, where = argument.declared, f"{place}: {argument.name}"
+        if isinstance(declared, Int) and declared.axis:
+            if declared.axis in said:
+                raise DefinitionError(
+                    f"{place}: axis {declared.axis} is the value of both {said[declared.axis]} "
+                    f"and {argument.name}: give one of them another axis"
+                )
+            said[declared.axis] = argument.name
+        if isinstance(declared, Array):
+            _check_sizes(declared, where)
+            _check_role(argument.name, declared, roles, place)
+            known |= {size.axis for size in declared.sizes if not declared.longer}
+    known |= said.keys()
+    for argument in definition.arguments:
+        for bound in _bounds(argument.declared):
+            _check_known(f"{place}: {argument.name}", bound.axis, known)
+        for size in argument.declared.sizes if isinstance(argument.declared, Array) else ():
+            _check_known(f"{place}: {argument.name}", size.axis, known - {BY_VALUES})
+    for result in definition.results:
+        _check_sizes(result.declared, f"{place}: {result.name}")
+        for size in result.declared.sizes:
+            _check_known(f"{place}: {result.name}", size.axis, {*known, BY_VALUES})
+
+
+def _check_role(name: str, declared: Array, roles: dict[str, str], place: str) -> None:
+    """Raise DefinitionError for a second name of the same values of a batch; add the first."""
+    if not declared.follows_batch or declared.on_cpu:
+        return
+    if declared.role in roles:
+        raise DefinitionError(
+            f"{place}: {roles[declared.role]} and {name} are both the {declared.role} of the "
+            "batch: declare one of them as numbers, or on_cpu as a mirror of the other"
+        )
+    roles[declared.role] = name
+
+
+def _check_known(place: str, axis: str, known: set[str]) -> None:
+    if axis and axis not in known:
+        listed = ", ".join(sorted(known - {"", BY_VALUES}))
+        raise DefinitionError(
+            f"{place}: nothing determines the size {axis}: name it in the shape of an argument, or "
+            f"declare an integer Int('axis', axis={axis!r}); known: {listed}; a result may have '?'"
+        )
+
+
+def _bounds(declared: Declaration) -> Iterator[Any]:
+    if not isinstance(declared, Flag):
+        for bound in (declared.least, declared.below):
+            if bound is not None:
+                yield size_of(bound)
+
+
+def _check_sizes(declared: Array, place: str) -> None:
+    try:
+        tuple(declared.sizes), tuple(_bounds(declared))
+    except ValueError as error:
+        raise DefinitionError(f"{place}: {error}") from None
+    if declared.tolerance and declared.role != "data":
+        raise DefinitionError(f"{place}: a tolerance is for data; integers are compared exactly")
+
+
+def _place(target: Any) -> str:
+    """Return file and line of a function or class."""
+    code = getattr(inspect.unwrap(target), "__code__", None)
+    if code is not None:
+        return f"{code.co_filename}:{code.co_firstlineno}"
+    try:
+        return f"{inspect.getsourcefile(target)}:{inspect.getsourcelines(target)[1]}"
+    except (OSError, TypeError):
+        return str(target.__module__)
+
+
+def _summary(target: Any, place: str) -> str:
+    text = inspect.getdoc(target)
+    if not text:
+        raise DefinitionError(f"{place}: {target.__name__} has no docstring: say what it computes")
+    return " ".join(text.split("\n\n")[0].split()).rstrip(".")
+
+
+__all__ = [
+    "Argument",
+    "Definition",
+    "DefinitionError",
+    "Result",
+    "definition_of",
+    "operation",
+]

@@ -1,0 +1,194 @@
+"""Declarations of arguments and results: what an array or a number means, its sizes and values.
+
+A declaration stands in an annotation: `Annotated[torch.Tensor, Array("positions")]`. The aliases
+below are those of the usual arguments of a batch, so that a signature reads
+`def positions(query_start_loc: Offsets, seq_lens: SeqLens, nnz: NumTokens) -> Positions`.
+
+Axes: R is the number of rows (requests, padded ones too), T the number of query tokens, W the
+width of the block table. Any other capital name is an axis of the operation's own: it has the
+value of the argument that is declared `Int(axis="N")`, or the size of the arrays that name it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, NamedTuple
+
+import torch
+
+Role = Literal[
+    "query offsets",
+    "query lengths",
+    "computed lengths",
+    "sequence lengths",
+    "block table",
+    "slots",
+    "positions",
+    "request indices",
+    "numbers",
+    "flags",
+    "data",
+]
+"""Meaning of the elements of an array; "numbers", "flags" and "data" follow from no batch."""
+Amount = Literal[
+    "requests", "tokens", "block size", "longest query", "longest sequence", "axis", "number"
+]
+"""Meaning of an integer; "number" follows from no batch."""
+Bound = int | str
+"""A number, or an axis such as "R" or "R+1"."""
+
+BATCH_AXES: Final = ("R", "T", "W")
+BY_VALUES: Final = "?"
+"""Size of a result that the values decide."""
+INTEGERS: Final = (torch.int32, torch.int64)
+_SIZE = re.compile(r"(?:(\d+)\*)?([A-Z][A-Za-z0-9_]*)(?:\+(\d+))?")
+
+
+class Size(NamedTuple):
+    """The size `times * axis + more` of a dimension; a constant `more` without an axis."""
+
+    axis: str
+    times: int
+    more: int
+
+    def value(self, sizes: dict[str, int]) -> int:
+        """Return the size; raise KeyError if the axis is not known."""
+        return self.more + (self.times * sizes[self.axis] if self.axis else 0)
+
+
+def size_of(expression: Bound) -> Size:
+    """Parse a size such as 3, "R", "R+1" or "2*N"; raise ValueError."""
+    if isinstance(expression, int):
+        return Size("", 0, expression)
+    if expression == BY_VALUES:
+        return Size(BY_VALUES, 1, 0)
+    found = _SIZE.fullmatch(expression)
+    if found is None:
+        raise ValueError(f"{expression!r} is no size: write 3, 'N', 'N+1' or '2*N'")
+    return Size(found[2], int(found[1] or 1), int(found[3] or 0))
+
+
+_SHAPES: Final[dict[str, tuple[Bound, ...]]] = {
+    "query offsets": ("R+1",),
+    "query lengths": ("R",),
+    "computed lengths": ("R",),
+    "sequence lengths": ("R",),
+    "block table": ("R", "W"),
+    "slots": ("T",),
+    "positions": ("T",),
+    "request indices": ("T",),
+}
+_DTYPES: Final[dict[str, tuple[torch.dtype, ...]]] = {
+    "slots": (torch.int64,),
+    "flags": (torch.bool,),
+    "data": (torch.float32,),
+}
+
+
+@dataclass(frozen=True)
+class Array:
+    """A tensor among the arguments or results."""
+
+    role: Role = "numbers"
+    shape: tuple[Bound, ...] = ()
+    """Size of each dimension; that of the role if empty. "?" in a result: the values decide."""
+    dtype: torch.dtype | tuple[torch.dtype, ...] = ()
+    """Allowed dtypes: int32 or int64, for slots int64, for flags bool, for data float32."""
+    least: Bound | None = None
+    """Least value of an element."""
+    below: Bound | None = None
+    """Limit that every element is below."""
+    distinct: bool = False
+    """True if no two elements are equal."""
+    written: bool = False
+    """True for an argument that the operation fills; its memory is apart from all others."""
+    longer: bool = False
+    """True if a written array may have entries behind its shape, which keep their values."""
+    on_cpu: bool = False
+    """True for a tensor on the CPU whatever the device of the call."""
+    tolerance: float = 0.0
+    """Largest relative error of a result of floats; the reference computes in float64."""
+    may_alias: bool = False
+    """True for a result that may be a view of an argument."""
+
+    def __str__(self) -> str:
+        sizes = ", ".join(map(str, self.shape or _SHAPES.get(self.role, ())))
+        dtypes = "|".join(str(one).removeprefix("torch.") for one in self.dtypes)
+        return f"<{'written ' * self.written}{self.role} ({sizes}) {dtypes}>"
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """Size of each dimension."""
+        return tuple(size_of(one) for one in self.shape or _SHAPES.get(self.role, ()))
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """Allowed dtypes."""
+        if isinstance(self.dtype, torch.dtype):
+            return (self.dtype,)
+        return self.dtype or _DTYPES.get(self.role, INTEGERS)
+
+    @property
+    def follows_batch(self) -> bool:
+        """True if a batch determines the values."""
+        return self.role in _SHAPES and not self.written
+
+    @property
+    def smallest(self) -> Bound | None:
+        """Least value that the declaration or the role allows."""
+        if self.least is None and self.role in _SHAPES and self.role != "slots":
+            return None if self.role == "block table" else 0
+        return self.least
+
+
+@dataclass(frozen=True)
+class Int:
+    """An integer among the arguments."""
+
+    amount: Amount = "number"
+    least: Bound = 0
+    below: Bound | None = None
+    axis: str = ""
+    """Axis of which it is the size."""
+
+    def __str__(self) -> str:
+        limit = "" if self.below is None else f" and below {self.below}"
+        return f"<{self.axis or self.amount}, at least {self.least}{limit}>"
+
+    @property
+    def follows_batch(self) -> bool:
+        """True if a batch determines the value."""
+        return self.amount not in ("axis", "number")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A bool among the arguments."""
+
+
+Declaration = Array | Int | Flag
+
+Offsets = Annotated[torch.Tensor, Array("query offsets")]
+"""(R+1,) first query token of each row, then their total."""
+QueryLens = Annotated[torch.Tensor, Array("query lengths")]
+"""(R,) query tokens of each row."""
+ComputedLens = Annotated[torch.Tensor, Array("computed lengths")]
+"""(R,) tokens of each row already in the cache."""
+SeqLens = Annotated[torch.Tensor, Array("sequence lengths")]
+"""(R,) computed and query tokens of each row."""
+BlockTable = Annotated[torch.Tensor, Array("block table")]
+"""(R, W) block ids of each row; entries behind its sequence are stale."""
+Slots = Annotated[torch.Tensor, Array("slots")]
+"""(T,) int64 cache slot of each query token."""
+Positions = Annotated[torch.Tensor, Array("positions")]
+"""(T,) position in its sequence of each query token."""
+RequestIndices = Annotated[torch.Tensor, Array("request indices")]
+"""(T,) row of each query token."""
+NumReqs = Annotated[int, Int("requests")]
+NumTokens = Annotated[int, Int("tokens")]
+"""T."""
+BlockSize = Annotated[int, Int("block size", least=1)]
+"""Tokens per block."""
+MaxQueryLen = Annotated[int, Int("longest query")]
+MaxSeqLen = Annotated[int, Int("longest sequence")]
