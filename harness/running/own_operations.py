@@ -157,6 +157,8 @@ def _derived(definition: Definition) -> Operation:
             f"{place}: the name {name} is taken by an operation or class of attnproof: give yours "
             f"another one with @operation(name=...)"
         )
+    if not definition.has_results:
+        raise UsageError(f"{place}: {name} has no result to compare: it returns and writes nothing")
     return derive(definition)
 
 
@@ -206,12 +208,10 @@ def _called(operation: Operation, case: Case) -> str:
     offered = operation.call.offered(ours, ours, built_in=True)
     call = operation.call.prepare(case, 0, "cpu")
     try:
-        outputs = operation.call.outputs(call, operation.call.run(offered, call))
+        operation.call.outputs(call, operation.call.run(offered, call))
     except Exception as error:
         return escape_line(f"raises {type(error).__name__}: {error}")
     writes = call.arena.unexpected_writes(call.written)
     if writes:
         return f"changes its input {writes[0].name}"
-    if not outputs:
-        return "returns nothing and writes nothing: there is no result to compare"
     return ""

@@ -140,6 +140,7 @@ _CODE = (*_RUNS, CampaignOptions, MutantsOptions)
 """Options that may take code from the file: a case to replay may lie beside a stranger's."""
 KEYS: dict[str, _Key] = {
     "candidates": _Key("candidates", _candidates, _CODE),
+    "operations": _Key("definitions", _candidates, _CODE),
     "contract": _Key("contract", _text, _ALL),
     "fail-on": _Key("fail_on", _commas, _ALL),
     "deviations": _Key("deviations", _deviations, (*_CALLS, CampaignOptions)),

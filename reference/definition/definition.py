@@ -73,6 +73,14 @@ class Definition:
         return any(one.follows_batch for one in declared if not isinstance(one, Flag))
 
     @property
+    def has_results(self) -> bool:
+        """True if something is returned or written, or is state."""
+        declared = [one.declared for one in self.every_argument]
+        written = any(isinstance(one, Array) and one.written for one in declared)
+        returned = self.results or any(method.results for method in self.methods)
+        return bool(returned or self.state or written)
+
+    @property
     def every_argument(self) -> Iterator[Argument]:
         """The arguments, and those of the methods."""
         yield from self.arguments

@@ -12,19 +12,16 @@ import torch
 from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Piece, Placement
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
+from attnproof.harness.model.call import Call
 from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.place import Place
 from attnproof.harness.operations.derived.params import SPARE, Layout, free_axes, limits
 from attnproof.reference.definition.definition import Argument, Definition
 from attnproof.reference.definition.roles import Array, Flag, Int
 
-_NUMPY = {
-    torch.int32: np.int32,
-    torch.int64: np.int64,
-    torch.bool: np.bool_,
-    torch.float16: np.float16,
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-}
+_NUMPY = {torch.int32: np.int32, torch.int64: np.int64, torch.bool: np.bool_}
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers of the size of a float, in whose place the arena lays them out."""
 
 
 class Values:
@@ -84,15 +81,31 @@ class Values:
             allowed = [_NUMPY[one] for one in declared.dtypes]
             return values if values.dtype in allowed else values.astype(allowed[0])
         shape = tuple(size.value(self.sizes) for size in declared.sizes)
-        dtype = _NUMPY[declared.dtypes[-1 if self._layout.wide else 0]]
+        dtype = self.dtype_of(declared)
         if declared.written:
             if declared.longer:
                 shape = (shape[0] + self._params[SPARE], *shape[1:])
-            stale = self._stale if dtype is not np.bool_ else True
-            return np.full(shape, stale, dtype=dtype)
+            words = _WORDS[dtype.itemsize] if dtype.is_floating_point else dtype
+            stale = self._stale if words is torch.int32 or words is torch.int64 else 1
+            return torch.full(shape, stale, dtype=words).numpy()
         seed = self._params["seed"]
         chance = np.random.default_rng([seed, zlib.crc32(argument.name.encode())])
-        return self._chosen(declared, shape, seed, chance).astype(dtype)
+        chosen = self._chosen(declared, shape, seed, chance)
+        if not dtype.is_floating_point:
+            return chosen.astype(_NUMPY[dtype])
+        return torch.from_numpy(chosen).to(dtype).view(_WORDS[dtype.itemsize]).numpy()
+
+    def dtype_of(self, declared: Array) -> torch.dtype:
+        """Return the dtype of an array that follows from no batch."""
+        return declared.dtypes[-1 if self._layout.wide else 0]
+
+    def tensor(self, argument: Argument, tensor: torch.Tensor | None) -> torch.Tensor | None:
+        """Return a tensor of the arena as the argument: words of a float as floats."""
+        declared = argument.declared
+        assert isinstance(declared, Array)
+        if tensor is None or declared.role != "data":
+            return tensor
+        return tensor.view(self.dtype_of(declared))
 
     def _chosen(
         self, declared: Array, shape: tuple[int, ...], seed: int, chance: np.random.Generator
@@ -125,6 +138,16 @@ class Values:
             if axis == values.ndim - 1 and values.ndim > 1:
                 stride += self._layout.gap
         return Piece(name, values, argument.declared.on_cpu, tuple(strides))  # type: ignore[union-attr]
+
+
+def diagnose_float(_call: Call, _place: Place, expected: Any, got: Any) -> str:
+    """Name a result of floats that is beyond its tolerance, "" for any other mistake."""
+    both = isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor)
+    if not both or not expected.is_floating_point() or expected.shape != got.shape:
+        return ""
+    if not got.is_floating_point():
+        return ""
+    return "beyond the tolerance" if bool(torch.isfinite(got).all()) else "is not finite"
 
 
 def placement(layout: Layout) -> Placement:

@@ -15,7 +15,7 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Contract, Inputs, Operation
 from attnproof.harness.model.relations import Joined, Relations
-from attnproof.harness.operations.derived.arguments import placement, values_of
+from attnproof.harness.operations.derived.arguments import diagnose_float, placement, values_of
 from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.derived.params import (
     LAYOUT,
@@ -136,9 +136,10 @@ def _prepare(definition: Definition, case: Case, pattern: int, device: str) -> C
     args: dict[str, Any] = {}
     kwargs: dict[str, Any] = {}
     for one in definition.arguments:
-        value = arena.tensors.get(one.name) if isinstance(one.declared, Array) else None
-        if not isinstance(one.declared, Array) and values.has(one):
-            value = values.plain(one)
+        if isinstance(one.declared, Array):
+            value: Any = values.tensor(one, arena.tensors.get(one.name))
+        else:
+            value = values.plain(one) if values.has(one) else None
         (kwargs if one.keyword_only else args)[one.name] = value
     written = frozenset(
         one.name
@@ -179,6 +180,7 @@ def _contract(definition: Definition) -> Contract:
         ]
         relations = Relations(joined=joined, alone=alone | {one.name: 0 for one in numbers})
     return Contract(
+        diagnose=diagnose_float,
         relations=relations,
         tolerances={name: one.tolerance for name, one in results.items() if one.tolerance},
         may_alias=frozenset(name for name, one in results.items() if one.may_alias or one.written),

@@ -10,6 +10,8 @@ import torch
 
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
+from attnproof.harness.operations.derived.arguments import Values
+from attnproof.harness.operations.derived.params import Layout
 from attnproof.harness.operations.shared.faults import wrong_type
 from attnproof.reference.definition.definition import Argument, Definition
 from attnproof.reference.definition.roles import Array, Flag, Int
@@ -44,6 +46,7 @@ def _of_argument(definition: Definition, argument: Argument) -> Iterator[tuple[s
         )
     if declared.written or declared.role in ("flags", "data"):
         return
+    present = partial(_has_entries, definition, argument)
     least = declared.smallest
     if isinstance(least, int):
         change = partial(_with_first, least - 1)
@@ -62,6 +65,13 @@ def _fault(field: str, change: Any, applies: Any, *, cpu_only: bool = False) -> 
 
 def _is_present(argument: Argument, case: Case) -> bool:
     return not argument.optional or bool(case.params.get(f"with_{argument.name}"))
+
+
+def _has_entries(definition: Definition, argument: Argument, case: Case) -> bool:
+    declared = argument.declared
+    assert isinstance(declared, Array)
+    sizes = Values(definition, case.batch, case.params, Layout(), 0).sizes
+    return _is_present(argument, case) and all(size.value(sizes) for size in declared.sizes)
 
 
 def _is_said_twice(definition: Definition, argument: Argument) -> bool:

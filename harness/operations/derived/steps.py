@@ -17,7 +17,7 @@ from attnproof.harness.model.call_kinds import ClassCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Contract, Inputs, Operation
 from attnproof.harness.model.place import of_steps
-from attnproof.harness.operations.derived.arguments import Values, placement
+from attnproof.harness.operations.derived.arguments import Values, diagnose_float, placement
 from attnproof.harness.operations.derived.params import (
     LAYOUT,
     Layout,
@@ -140,7 +140,7 @@ def _bound(prefix: str, values: Values, arena: Arena) -> tuple[dict[str, Any], d
     kwargs: dict[str, Any] = {}
     for one in values.definition.arguments:
         if isinstance(one.declared, Array):
-            value = arena.tensors.get(f"{prefix}{one.name}")
+            value = values.tensor(one, arena.tensors.get(f"{prefix}{one.name}"))
         else:
             value = values.plain(one) if values.has(one) else None
         (kwargs if one.keyword_only else args)[one.name] = value
@@ -198,12 +198,13 @@ def class_operation(definition: Definition, section: str) -> Operation:
             methods=tuple(defined.methods),
         ),
         contract=Contract(
+            diagnose=diagnose_float,
             tolerances={
                 f"[].{one.name}": one.declared.tolerance
                 for method in definition.methods
                 for one in method.results
                 if one.declared.tolerance
-            }
+            },
         ),
     )
 
