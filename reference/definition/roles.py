@@ -135,6 +135,11 @@ class Array:
         return self.role in _SHAPES and not self.written
 
     @property
+    def is_free(self) -> bool:
+        """True for an argument that is read and follows from no batch."""
+        return not self.follows_batch and not self.written and not self.distinct
+
+    @property
     def smallest(self) -> Bound | None:
         """Least value that the declaration or the role allows."""
         if self.least is None and self.role in _SHAPES and self.role != "slots":

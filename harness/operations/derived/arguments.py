@@ -15,7 +15,7 @@ from attnproof.harness.consumer.visible_keys import ExpectedTokens
 from attnproof.harness.model.call import Call
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.place import Place
-from attnproof.harness.operations.derived.params import SPARE, Layout, free_axes, limits
+from attnproof.harness.operations.derived.params import ORDER, SPARE, Layout, free_axes, limits
 from attnproof.reference.definition.definition import Argument, Definition
 from attnproof.reference.definition.roles import Array, Flag, Int
 
@@ -88,9 +88,7 @@ class Values:
             words = _WORDS[dtype.itemsize] if dtype.is_floating_point else dtype
             stale = self._stale if words is torch.int32 or words is torch.int64 else 1
             return torch.full(shape, stale, dtype=words).numpy()
-        seed = self._params["seed"]
-        chance = np.random.default_rng([seed, zlib.crc32(argument.name.encode())])
-        chosen = self._chosen(declared, shape, seed, chance)
+        chosen = self._chosen(argument.name, declared, shape)
         if not dtype.is_floating_point:
             return chosen.astype(_NUMPY[dtype])
         return torch.from_numpy(chosen).to(dtype).view(_WORDS[dtype.itemsize]).numpy()
@@ -107,26 +105,19 @@ class Values:
             return tensor
         return tensor.view(self.dtype_of(declared))
 
-    def _chosen(
-        self, declared: Array, shape: tuple[int, ...], seed: int, chance: np.random.Generator
-    ) -> np.ndarray:
-        """Return numbers inside the limits: the least ones for seed 0, rising ones for 1."""
-        count = int(np.prod(shape))
-        if declared.role == "flags":
-            return chance.random(shape) < (0.5 if seed else 0)
-        if declared.role == "data":
-            return chance.standard_normal(shape) if seed else np.zeros(shape)
-        low, high = limits(declared, self.sizes)
-        high = max(low, high)
+    def _chosen(self, name: str, declared: Array, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the parameter's elements in turn, inside the limits; distinct ones at random."""
         if declared.distinct:
+            low, high = limits(declared, self.sizes)
+            count = int(np.prod(shape))
             room = min(high - low + 1, 2 * count + 1)
-            return low + chance.permutation(max(room, count))[:count].reshape(shape)
-        if seed <= 1:
-            return (low + seed * np.arange(count) % (high - low + 1)).reshape(shape)
-        edges = [n for n in (low, low + 1, 0, 1, high - 1, high) if low <= n <= high]
-        near = chance.integers(max(low, -100), max(min(high, 100), low, -100) + 1, shape)
-        near = np.clip(near, low, high)
-        return np.where(chance.random(shape) < 0.3, chance.choice(edges, shape), near)
+            chance = np.random.default_rng([self._params[ORDER], zlib.crc32(name.encode())])
+            return (low + chance.permutation(max(room, count))[:count]).reshape(shape)
+        elements = np.resize(np.array(self._params[name]), shape)
+        if declared.role in ("flags", "data"):
+            return elements
+        low, high = limits(declared, self.sizes)
+        return np.clip(elements, low, max(low, high))
 
     def piece(self, argument: Argument, name: str, values: np.ndarray) -> Piece:
         """Return the values as a tensor to lay out."""

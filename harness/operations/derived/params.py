@@ -18,8 +18,11 @@ _MOST, _LEAST = 2**31 - 1, -(2**31)
 _SIZES = (3, 0, 1, 2, 4, 31, 32, 33, 127, 128, 129, 257, 1023, 1024, 1025, 2500)
 """Sizes of an axis, those beside the tiles of kernels (K19) among them; the first is usual."""
 _DRAWN_SIZES = 9
-_SEEDS = (1, 0, 2, 3, 5)
-SEED, SPARE, LAYOUT = "seed", "spare", "layout"
+_SEEDS = (1, 0, 2)
+_LONGEST = 8
+"""Numbers drawn of an array, which they fill in turn."""
+_FLOATS = (1.0, 0.0, -1.5, 0.1, -0.001, 300.0, 7.25)
+ORDER, SPARE, LAYOUT = "order", "spare", "layout"
 
 
 class Layout(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
@@ -66,8 +69,8 @@ def parameters_of(definition: Definition, *, method: bool = False) -> dict[str, 
         found |= dict(_of_argument(argument))
     for axis in free_axes(definition):
         found[f"size_{axis}"] = _sized(0)
-    if any(_is_free(one) for one in definition.arguments):
-        found[SEED] = Parameter(Count, _SEEDS, st.integers(0, 2**16))
+    if any(isinstance(a.declared, Array) and a.declared.distinct for a in definition.arguments):
+        found[ORDER] = Parameter(Count, _SEEDS, st.integers(0, 2**16))
     if any(isinstance(a.declared, Array) and a.declared.longer for a in definition.arguments):
         found[SPARE] = Parameter(Few, (0, 3), st.sampled_from((0, 3)))
     if not method:
@@ -114,19 +117,47 @@ def _value(bound: Bound | None, sizes: dict[str, int]) -> int | None:
     return None if bound is None else size_of(bound).value(sizes)
 
 
-def _is_free(argument: Argument) -> bool:
-    declared = argument.declared
-    return isinstance(declared, Array) and not declared.follows_batch and not declared.written
-
-
 def _of_argument(argument: Argument) -> Iterator[tuple[str, Parameter]]:
     declared = argument.declared
     if argument.optional:
         yield f"with_{argument.name}", _flag(True)
-    if isinstance(declared, Flag):
+    if isinstance(declared, Array) and declared.is_free:
+        yield argument.name, _elements(declared)
+    elif isinstance(declared, Flag):
         yield argument.name, _flag(argument.default is True)
     elif isinstance(declared, Int) and not declared.follows_batch:
         yield argument.name, _number(argument, declared)
+
+
+def _elements(declared: Array) -> Parameter:
+    """Return a list whose elements fill an array in turn."""
+    if declared.role == "flags":
+        flags = [[True, False], [False], [True], [False, False, True]]
+        return _list_of(bool, flags, st.booleans())
+    if declared.role == "data":
+        floats = [list(_FLOATS[:4]), [0.0], list(_FLOATS)]
+        return _list_of(float, floats, st.sampled_from(_FLOATS))
+    low, high = constant_limits(declared)
+    near = max(low, 0) if high >= 0 else low
+    rising = [min(near + more, high) for more in (1, 0, 4, 2, 7)]
+    rows = [rising, [low], [high], [near], [low, high], rising[:1] * 2 + [near]]
+    element = Annotated[int, Meta(ge=low, le=high)]
+    edges = st.sampled_from(sorted({low, near, min(near + 1, high), high}))
+    return _list_of(element, rows, st.integers(near, min(near + 40, high)) | edges)
+
+
+def _list_of(element: Any, rows: list[Any], drawn: st.SearchStrategy[Any]) -> Parameter:
+    kind = Annotated[list[element], Meta(min_length=1, max_length=2**16)]
+    kept = [row for place, row in enumerate(rows) if row not in rows[:place]]
+    return Parameter(kind, tuple(kept), st.lists(drawn, min_size=1, max_size=_LONGEST))
+
+
+def constant_limits(declared: Int | Array) -> tuple[int, int]:
+    """Return the limits that depend on no argument; those of int32 in place of others."""
+    smallest = declared.smallest if isinstance(declared, Array) else declared.least
+    below = declared.below
+    low = smallest if isinstance(smallest, int) else _LEAST if smallest is None else 0
+    return low, below - 1 if isinstance(below, int) else _MOST
 
 
 def _flag(usual_value: bool) -> Parameter:
