@@ -79,8 +79,8 @@ class Axis(NamedTuple):
 
 def log_axis(values: Iterable[float], start: float, end: float, *, room: float = 1.25) -> Axis:
     """Return a logarithmic axis around the positive values, wider by `room` on both sides."""
-    found = [value for value in values if 0 < value < math.inf] or [1.0]
-    low, high = min(found) / room, max(found) * room
+    positive = [value for value in values if 0 < value < math.inf] or [1.0]
+    low, high = min(positive) / room, max(positive) * room
     # An axis of less than a factor of 2 would show noise as large differences.
     if high < low * 2:
         middle = math.sqrt(low * high)
@@ -90,8 +90,8 @@ def log_axis(values: Iterable[float], start: float, end: float, *, room: float =
 
 def linear_axis(values: Iterable[float], start: float, end: float) -> Axis:
     """Return a linear axis around values of at least 0, wider by a twelfth on both sides."""
-    found = list(values) or [0.0]
-    low, high = min(found), max(found)
+    finite = list(values) or [0.0]
+    low, high = min(finite), max(finite)
     margin = (high - low) / 12 or high / 12 or 1.0
     return Axis(max(0.0, low - margin), high + margin, start, end, log=False)
 

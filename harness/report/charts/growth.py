@@ -82,22 +82,22 @@ def _draw(
     key: str,
 ) -> Markup:
     panels = [
-        (name, found)
+        (name, panel_rows)
         for name, kinds in _PANELS
-        if (found := [row for row in rows if row.timing.workload.kind in kinds])
+        if (panel_rows := [row for row in rows if row.timing.workload.kind in kinds])
     ]
     right = _LEFT + len(panels) * (_PANEL + _GAP) - _GAP
     upward = log_axis([row.interval.median_ns for row in rows], _BOTTOM, _TOP)
     # A logarithmic axis has no place for a batch without requests.
     requests = [float(max(1, _requests(row))) for row in rows]
     body = [legend(list(candidates), _LEFT, 12), level(upward, _LEFT, right, time_tick)]
-    for place, (name, found) in enumerate(panels):
+    for place, (name, panel_rows) in enumerate(panels):
         left = _LEFT + place * (_PANEL + _GAP)
         across = log_axis(requests, left, left + _PANEL, room=1.5)
         body.append(text(left + _PANEL / 2, _TOP - 8, name, "t strong middle"))
         body.append(upright(across, _TOP, _BOTTOM, lambda tick: f"{tick:,.0f}"))
         for series, candidate in enumerate(candidates):
-            mine = [row for row in found if row.candidate == candidate]
+            mine = [row for row in panel_rows if row.candidate == candidate]
             body.append(_draw_series(mine, across, upward, series, joined=name in _JOINED))
     body.append(text((_LEFT + right) / 2, _BOTTOM + 33, "requests", "t soft middle"))
     names = _LEFT + legend_width(list(candidates))

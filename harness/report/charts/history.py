@@ -80,7 +80,7 @@ def _column(run: Run, past: Past) -> _Column:
         before = past.medians_ns.get(place, 0.0)
         if before > 0 and timing.host.median_ns > 0:
             ratios.setdefault(timing.candidate, []).append(before / unit / timing.host.median_ns)
-    relative = {name: geometric_mean(found) for name, found in ratios.items()}
+    relative = {name: geometric_mean(relative_times) for name, relative_times in ratios.items()}
     count = sum(map(len, ratios.values()))
     return _Column(past.name, past.created, past.commit, relative, count)
 
@@ -97,8 +97,8 @@ def _draw(columns: list[_Column], names: list[str], title: str, key: str) -> str
     upward = log_axis(values, _BOTTOM, _TOP, room=1.1)
     across = Axis(0, len(columns), _LEFT, right, log=False)
     body = [level(upward, _LEFT, right, ratio_tick)]
-    one = upward.at(1)
-    body.append(tag("path", d=f"M{_LEFT:.0f} {one:.1f}H{right:.0f}", class_="one"))
+    now = upward.at(1)
+    body.append(tag("path", d=f"M{_LEFT:.0f} {now:.1f}H{right:.0f}", class_="one"))
     for place, column in enumerate(columns):
         x = across.at(place + 0.5)
         body.append(text(x, _BOTTOM + 16, _short(column.name), "t middle"))

@@ -74,20 +74,20 @@ def forest(bench: Bench, pair: Pair, key: str) -> Chart:
 
 def profile(bench: Bench, key: str) -> Chart:
     """Return the share of workloads at least p times as fast as the peer, a line per pair."""
-    found = [overall(bench, pair) for pair in pairs(bench)]
+    totals = [overall(bench, pair) for pair in pairs(bench)]
     title = "Share of workloads at least p times as fast"
-    shares = {p: [percent(_share(total, p)) for total in found] for p in _THRESHOLDS}
+    shares = {p: [percent(_share(total, p)) for total in totals] for p in _THRESHOLDS}
     table = Table(
         title,
-        ("p", *(pair_text(total.pair) for total in found)),
+        ("p", *(pair_text(total.pair) for total in totals)),
         tuple((ratio_text(p), *values) for p, values in shares.items()),
     )
     sentence = "; ".join(
         f"{pair_text(total.pair)}: {percent(_share(total, 1))} at least as fast, "
         f"{percent(_share(total, 2))} at least twice as fast"
-        for total in found
+        for total in totals
     )
-    drawn = _draw_profile(found, title, f"{sentence}.", key)
+    drawn = _draw_profile(totals, title, f"{sentence}.", key)
     return Chart(key, title, f"{sentence}.", drawn, _PROFILE_READING, table)
 
 
@@ -118,7 +118,7 @@ def _draw_forest(rows: list[Gathered], noise: Noise, title: str, words: str, key
 
 def _sides(axis: Axis, top: float, bottom: float, noise: Noise, key: str) -> Markup:
     """Draw the line at 1, the names of its sides, and the band without verdicts around it."""
-    one, room = axis.at(1), max(noise.floor, noise.minimum_effect)
+    equal, room = axis.at(1), max(noise.floor, noise.minimum_effect)
     low, high = axis.at(1 / (1 + room)), axis.at(1 + room)
     band = tag(
         "rect",
@@ -128,9 +128,9 @@ def _sides(axis: Axis, top: float, bottom: float, noise: Noise, key: str) -> Mar
         height=bottom - top,
         fill=f"url(#{key}-stale)",
     )
-    line = tag("path", d=f"M{one:.1f} {top:.0f}V{bottom:.0f}", class_="one")
-    slower = text(one - 8, 12, "◀ slower than the peer", "t soft end")
-    return band + line + slower + text(one + 8, 12, "faster ▶", "t soft")
+    line = tag("path", d=f"M{equal:.1f} {top:.0f}V{bottom:.0f}", class_="one")
+    slower = text(equal - 8, 12, "◀ slower than the peer", "t soft end")
+    return band + line + slower + text(equal + 8, 12, "faster ▶", "t soft")
 
 
 def _draw_row(row: Gathered, axis: Axis, y: float) -> Markup:
@@ -152,9 +152,9 @@ def _draw_row(row: Gathered, axis: Axis, y: float) -> Markup:
 
 
 def _verdict_marks(row: Gathered, speed: str, axis: Axis, y: float) -> Markup:
-    found = [axis.at(c.ratio) for c in row.comparisons if c.verdict == speed]
-    shapes = "".join(_verdict_shape(speed, x, y) for x in found)
-    return tag("path", d=shapes, class_=f"v-{_CLASSES[speed]}") if found else ""
+    places = [axis.at(c.ratio) for c in row.comparisons if c.verdict == speed]
+    shapes = "".join(_verdict_shape(speed, x, y) for x in places)
+    return tag("path", d=shapes, class_=f"v-{_CLASSES[speed]}") if places else ""
 
 
 def _verdict_shape(speed: str, x: float, y: float) -> str:
@@ -166,13 +166,13 @@ def _verdict_shape(speed: str, x: float, y: float) -> str:
     return f"M{x:.0f} {y - 4:.0f}l4 4l-4 4l-4-4z"
 
 
-def _draw_profile(found: list[Gathered], title: str, words: str, key: str) -> Markup:
-    names = [pair_text(total.pair) for total in found]
-    ratios = [c.ratio for total in found for c in total.comparisons]
+def _draw_profile(totals: list[Gathered], title: str, words: str, key: str) -> Markup:
+    names = [pair_text(total.pair) for total in totals]
+    ratios = [c.ratio for total in totals for c in total.comparisons]
     axis, height = log_axis([*ratios, 1.0], 60, 800), Axis(0, 1, 250, 34, log=False)
     body = [upright(axis, 34, 250, ratio_tick), level(height, 60, 800, percent)]
     body.append(tag("path", d=f"M{axis.at(1):.1f} 34V250", class_="one"))
-    for series, total in enumerate(found):
+    for series, total in enumerate(totals):
         points = [(axis.start, height.at(1.0))]
         for place, ratio in enumerate(sorted(c.ratio for c in total.comparisons), 1):
             points.append((axis.at(ratio), height.at(1 - place / len(total.comparisons))))

@@ -86,7 +86,7 @@ def drift_text(seen: Drift) -> str:
 
 
 def _regressions(bench: Bench) -> list[Strip]:
-    found = []
+    strips = []
     # A baseline of another machine has comparable counts, but no comparable times.
     compared = bench.baseline.state == "compared"
     for entry in worse(bench)[:_REGRESSIONS]:
@@ -94,7 +94,7 @@ def _regressions(bench: Bench) -> list[Strip]:
         if not mine:
             continue
         samples = _samples(mine[0], entry.clock)
-        found.append(
+        strips.append(
             Strip(
                 f"{entry.operation}, {entry.workload}",
                 f"{entry.candidate}: {worse_text(entry, bench.baseline.state)}",
@@ -103,7 +103,7 @@ def _regressions(bench: Bench) -> list[Strip]:
                 median(samples) / entry.ratio if compared and samples else 0.0,
             )
         )
-    return found
+    return strips
 
 
 def _widest(bench: Bench) -> list[Strip]:
@@ -126,12 +126,12 @@ def _width(comparison: Comparison) -> float:
 def _timings(
     bench: Bench, operation: str, workload: str, candidates: tuple[str, ...]
 ) -> list[Timing]:
-    found = {
+    by_candidate = {
         timing.candidate: timing
         for timing in bench.timings
         if timing.operation == operation and timing.workload.name == workload
     }
-    return [found[name] for name in candidates if name in found]
+    return [by_candidate[name] for name in candidates if name in by_candidate]
 
 
 def _samples(timing: Timing, clock: Clock) -> list[float]:

@@ -59,10 +59,10 @@ def step_charts(bench: Bench, prefix: str) -> list[Chart]:
     return charts
 
 
-def _spread(trace: str, found: list[Steps], key: str) -> Chart:
+def _spread(trace: str, candidates: list[Steps], key: str) -> Chart:
     title = f"Time of a step: {trace}"
-    shares = [s for s in _SHARES if min(map(_count, found)) * (1 - s) >= _BEYOND or s == 0.5]
-    times = {steps.candidate: step_medians(steps) for steps in found}
+    shares = [s for s in _SHARES if min(map(_count, candidates)) * (1 - s) >= _BEYOND or s == 0.5]
+    times = {steps.candidate: step_medians(steps) for steps in candidates}
     table = Table(
         title,
         ("Candidate", "Steps", *(_quantile_name(share) for share in shares)),
@@ -82,16 +82,16 @@ def _spread(trace: str, found: list[Steps], key: str) -> Chart:
     return Chart(key, title, sentence, drawn, _SPREAD_READING, table)
 
 
-def _growth(trace: str, found: list[Steps], key: str) -> Chart:
+def _growth(trace: str, candidates: list[Steps], key: str) -> Chart:
     title = f"Time of a step against its requests: {trace}"
     bins = [_Bin(low + 1, high) for low, high in pairwise(_BINS)]
-    used = [b for b in bins if any(b.of(steps) for steps in found)]
+    used = [b for b in bins if any(b.of(steps) for steps in candidates)]
     table = Table(
         title,
         ("Candidate", *(b.name for b in used)),
-        tuple((steps.candidate, *(b.text(steps) for b in used)) for steps in found),
+        tuple((steps.candidate, *(b.text(steps) for b in used)) for steps in candidates),
     )
-    drawn_steps = [_thinned(steps.steps) for steps in found]
+    drawn_steps = [_thinned(steps.steps) for steps in candidates]
     every = [step for steps in drawn_steps for step in steps]
     across = log_axis([max(1.0, step.requests) for step in every], _LEFT, _RIGHT)
     upward = log_axis([median(step.ns) for step in every], _BOTTOM, _TOP)
@@ -100,10 +100,10 @@ def _growth(trace: str, found: list[Steps], key: str) -> Chart:
     for series, steps in enumerate(drawn_steps):
         points = [(across.at(max(1, s.requests)), upward.at(median(s.ns))) for s in steps]
         body.append(marks(points, series, 5.0))
-    count = many(max(map(_count, found)), "step")
+    count = many(max(map(_count, candidates)), "step")
     few = min(step.requests for step in every)
     sentence = f"{count} with {few:,} to {many(max(s.requests for s in every), 'request')}."
-    drawn = _framed(body, [steps.candidate for steps in found], title, sentence, key)
+    drawn = _framed(body, [steps.candidate for steps in candidates], title, sentence, key)
     return Chart(key, title, sentence, drawn, _GROWTH_READING, table)
 
 
@@ -120,9 +120,9 @@ class _Bin:
         return [step for step in steps.steps if self.low <= max(1, step.requests) <= self.high]
 
     def text(self, steps: Steps) -> str:
-        found = self.of(steps)
-        medians = [median(step.ns) for step in found if step.ns]
-        return f"{time_text(median(medians))} ({len(found):,})" if found else "none"
+        steps_in_bin = self.of(steps)
+        medians = [median(step.ns) for step in steps_in_bin if step.ns]
+        return f"{time_text(median(medians))} ({len(steps_in_bin):,})" if steps_in_bin else "none"
 
 
 def _count(steps: Steps) -> int:

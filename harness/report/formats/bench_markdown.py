@@ -89,11 +89,11 @@ def _others(title: str, rows: list[TimingRow]) -> Iterator[TextRow]:
     others = [row for row in rows if row.timing.workload.kind in _OTHERS]
     keys = groupby(others, lambda row: (row.operation, row.timing.workload.kind))
     for (operation, kind), group in keys:
-        found = list(group)
-        ratios = sorted(row.compared.ratio for row in found if row.compared)
-        times = sorted(row.interval.median_ns for row in found)
+        rows_of_kind = list(group)
+        ratios = sorted(row.compared.ratio for row in rows_of_kind if row.compared)
+        times = sorted(row.interval.median_ns for row in rows_of_kind)
         ranges = _range([ratio_text(r) for r in ratios]), _range([time_text(ns) for ns in times])
-        yield (operation, _OTHERS[kind], str(len(found)), *ranges)
+        yield (operation, _OTHERS[kind], str(len(rows_of_kind)), *ranges)
 
 
 def _range(ascending: list[str]) -> str:

@@ -46,11 +46,11 @@ def _table(bench: Bench, escape: Callable[[str], str]) -> str:
 
 
 def _worse(bench: Bench, escape: Callable[[str], str]) -> list[str]:
-    found = worse(bench)
-    lines = [""] if found else []
-    for entry in found[:_REGRESSIONS]:
+    regressions = worse(bench)
+    lines = [""] if regressions else []
+    for entry in regressions[:_REGRESSIONS]:
         line = f"{place_text(entry)}: {worse_text(entry, bench.baseline.state)}"
         lines.append(f"- {SPEED_GLYPHS[entry.verdict]} {escape(line)}")
-    if len(found) > _REGRESSIONS:
-        lines.append(f"- {many(len(found) - _REGRESSIONS, 'more timing')}: see index.html")
+    if len(regressions) > _REGRESSIONS:
+        lines.append(f"- {many(len(regressions) - _REGRESSIONS, 'more timing')}: see index.html")
     return lines

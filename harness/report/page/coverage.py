@@ -103,10 +103,10 @@ def _sentence(coverage: Coverage, single: int) -> str:
             "attnproof verify takes engine steps with --steps, --trace and --recorded."
         )
     real, tested = coverage.num_pairs
-    found = f"{tested:,} of the {real:,} pairs of features of real engine steps"
+    share = f"{tested:,} of the {real:,} pairs of features of real engine steps"
     apart = len(coverage.gaps) - single
     return (
-        f"Tests have {found} ({tested / max(real, 1):.1%}), counted over all operations. "
+        f"Tests have {share} ({tested / max(real, 1):.1%}), counted over all operations. "
         f"Operation by operation, {many(single, 'value')} and {many(apart, 'pair')} of values that "
         f"are tested apart are missing in the tests of at least one of "
         f"{many(coverage.operations, 'operation')}."
@@ -114,12 +114,12 @@ def _sentence(coverage: Coverage, single: int) -> str:
 
 
 def _features(coverage: Coverage) -> list[Values]:
-    found = []
+    features = []
     for title, group in groupby(CELLS, key=lambda cell: cell.feature):
         values = tuple(Value(cell.value, _state(coverage, cell.number)) for cell in group)
         if any(value.state.key != "empty" for value in values):
-            found.append(Values(title, values))
-    return found
+            features.append(Values(title, values))
+    return features
 
 
 def _state(coverage: Coverage, number: int) -> State:

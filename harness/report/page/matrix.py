@@ -143,11 +143,11 @@ def _row(result: OperationResult, oracles: tuple[str, ...], links: Links) -> Mat
 def _cell(result: OperationResult, oracle: str, links: Links) -> MatrixCell:
     """Return a failure if there is one, else known deviations, a pass, or a missing check."""
     pair = (result.name, result.candidate, result.device)
-    found, known = links.get((pair, oracle), ()), links.get((pair, f"{_KNOWN}{oracle}"), ())
+    failures, known = links.get((pair, oracle), ()), links.get((pair, f"{_KNOWN}{oracle}"), ())
     count = result.oracles.get(oracle)
-    if found or (count and count.failed):
+    if failures or (count and count.failed):
         words = f"{count.failed:,} of {count.checks:,}" if count and count.failed else "failed"
-        return MatrixCell("FAIL", GLYPHS["FAIL"], words, "", (*found, *known))
+        return MatrixCell("FAIL", GLYPHS["FAIL"], words, "", (*failures, *known))
     if known or (count and count.known):
         words = f"{count.known:,} of {count.checks:,} known" if count else "known"
         return MatrixCell("DEVIATES", GLYPHS["DEVIATES"], words, "", known)

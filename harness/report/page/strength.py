@@ -60,14 +60,17 @@ def build_strength(run: Run) -> StrengthSection:
     )
 
 
-def _mutants(made: MutationScore) -> Mutants:
-    left = len(made.survivors) - _MOST_SURVIVORS
+def _mutants(score: MutationScore) -> Mutants:
+    left = len(score.survivors) - _MOST_SURVIVORS
     sentence = (
-        f"Mutation score {made.score:.1%}: the cases notice this share of the changes that were "
-        f"made to {made.candidate}, one at a time; {many(len(made.survivors), 'change')} survived. "
-        f"Read from {made.path}."
+        f"Mutation score {score.score:.1%}: the cases notice this share of the changes that were "
+        f"made to {score.candidate}, one at a time; "
+        f"{many(len(score.survivors), 'change')} survived. "
+        f"Read from {score.path}."
     )
-    worst_first = sorted(made.operations, key=lambda one: (_share(one), -one.survived))
+    worst_first = sorted(
+        score.operations, key=lambda operation: (_share(operation), -operation.survived)
+    )
     head = ("Operation", "Score", "Killed", "Timed out", "Survived", "Equivalent", "Killed by")
     table = Table(
         "Mutants of the functions that an operation calls, the lowest score first",
@@ -77,20 +80,20 @@ def _mutants(made: MutationScore) -> Mutants:
     return Mutants(
         sentence,
         table,
-        tuple(map(_shown, made.survivors[:_MOST_SURVIVORS])),
-        f"{many(left, 'more survivor')} in {made.path}." if left > 0 else "",
+        tuple(map(_shown, score.survivors[:_MOST_SURVIVORS])),
+        f"{many(left, 'more survivor')} in {score.path}." if left > 0 else "",
     )
 
 
-def _share(one: OperationScore) -> float:
-    return 2.0 if one.score is None else one.score
+def _share(operation: OperationScore) -> float:
+    return 2.0 if operation.score is None else operation.score
 
 
-def _score_row(one: OperationScore) -> tuple[str, ...]:
-    oracles = [f"{oracle} {count:,}" for oracle, count in one.oracles.items()]
-    counts = (one.killed, one.timed_out, one.survived, one.equivalent)
-    score = "none counts" if one.score is None else f"{one.score:.1%}"
-    return (one.operation, score, *(f"{n:,}" for n in counts), listed(oracles, _MOST_ORACLES))
+def _score_row(operation: OperationScore) -> tuple[str, ...]:
+    oracles = [f"{oracle} {count:,}" for oracle, count in operation.oracles.items()]
+    counts = (operation.killed, operation.timed_out, operation.survived, operation.equivalent)
+    score = "none counts" if operation.score is None else f"{operation.score:.1%}"
+    return (operation.operation, score, *(f"{n:,}" for n in counts), listed(oracles, _MOST_ORACLES))
 
 
 def _shown(survivor: Survivor) -> ShownSurvivor:
@@ -117,6 +120,6 @@ def _known_bugs(recall: Recall) -> KnownBugs:
 
 def _bug_row(bug: KnownBug) -> tuple[str, ...]:
     part = f" ({bug.found} of {bug.runs})" if 0 < bug.found < bug.runs else ""
-    found = ", ".join(bug.oracles) + part if bug.found else "✗ not found"
+    finders = ", ".join(bug.oracles) + part if bug.found else "✗ not found"
     sizes = (f"{bug.requests:,}", f"{bug.tokens:,}") if bug.found else ("", "")
-    return (bug.thread, bug.operation, bug.mistake, bug.shown_by, found, *sizes)
+    return (bug.thread, bug.operation, bug.mistake, bug.shown_by, finders, *sizes)

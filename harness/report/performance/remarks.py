@@ -38,16 +38,16 @@ def remarks(bench: Bench) -> Iterator[str]:
 
 def _baseline(bench: Bench) -> Iterator[str]:
     """Yield the counts of the comparison and each worse timing; nothing without a baseline."""
-    result, found = bench.baseline, worse(bench)
+    result, regressions = bench.baseline, worse(bench)
     if result.state == "compared":
         yield (
             f"baseline {result.name} of {result.created}: {len(result.regressions)} "
-            f"timings compared, {len(found)} slower or costlier"
+            f"timings compared, {len(regressions)} slower or costlier"
             f"{not_confirmed_text(result)}{control_text(result)}"
         )
     elif result.state != "not asked for":
         yield f"no time was compared with baseline {result.name}: {uncompared_reason(result)}"
-    for entry in found:
+    for entry in regressions:
         yield f"  {place_text(entry)}: {worse_text(entry, result.state)}"
 
 

@@ -160,15 +160,17 @@ def _step_parts(bench: Bench) -> Iterator[str]:
 def build_baseline(bench: Bench) -> Baseline:
     """Return the comparison with the baseline in words; a missing baseline is never a pass."""
     result = bench.baseline
-    found = worse(bench)
+    regressions = worse(bench)
     faster = [r for r in result.regressions if r.verdict == "faster" and not is_worse(r)]
-    state, glyph, title = _state(result, len(found))
+    state, glyph, title = _state(result, len(regressions))
     return Baseline(
         state=state,
         glyph=glyph,
         title=title,
-        sentence=_sentence(result, len(found), len(faster)),
-        worse=_regressions("Worse than the baseline", found, result.state) if found else None,
+        sentence=_sentence(result, len(regressions), len(faster)),
+        worse=_regressions("Worse than the baseline", regressions, result.state)
+        if regressions
+        else None,
         better=_regressions("Faster than the baseline", faster[:_LISTED], result.state)
         if faster
         else None,
@@ -178,7 +180,7 @@ def build_baseline(bench: Bench) -> Baseline:
 
 
 def _headlines(bench: Bench) -> list[Headline]:
-    found = []
+    headlines = []
     for pair in pairs(bench):
         total = overall(bench, pair)
         worst = total.worst
@@ -187,8 +189,8 @@ def _headlines(bench: Bench) -> list[Headline]:
             f"{many(total.operations, 'operation')}: {counts_text(total.counts)}. Worst: "
             f"{ratio_text(worst.ratio)} in {worst.operation}, {worst.workload}"
         )
-        found.append(Headline(pair_text(pair), ratio_text(total.geometric_mean), words))
-    return found
+        headlines.append(Headline(pair_text(pair), ratio_text(total.geometric_mean), words))
+    return headlines
 
 
 def _trust(bench: Bench) -> str:
@@ -231,7 +233,7 @@ def _sentence(result: BaselineResult, count: int, faster: int) -> str:
     )
 
 
-def _regressions(caption: str, found: list[Regression], state: BaselineState) -> Table:
+def _regressions(caption: str, regressions: list[Regression], state: BaselineState) -> Table:
     head = ("Operation", "Candidate", "Workload", "Times as long", "95 %", "p", "Verdict")
     return Table(
         caption,
@@ -244,7 +246,7 @@ def _regressions(caption: str, found: list[Regression], state: BaselineState) ->
                 *(_change(entry) if state == "compared" else ("not compared", "", "", "")),
                 entry.costs or "none",
             )
-            for entry in found
+            for entry in regressions
         ),
     )
 

@@ -113,7 +113,7 @@ def conditions(bench: Bench) -> Table:
 def _part(name: str, timings: list[TimingRow], gathered: list[Gathered], key: str) -> OperationPart:
     candidates = list(dict.fromkeys(row.candidate for row in timings))
     clocks = [clock for clock in CLOCKS if any(row.clock == clock for row in timings)]
-    found = [entry.pair for entry in gathered]
+    compared_pairs = [entry.pair for entry in gathered]
     columns = [(candidate, clock) for clock in clocks for candidate in candidates]
     samples = {row.interval.samples for row in timings if row.clock == "host"}
     return OperationPart(
@@ -123,8 +123,8 @@ def _part(name: str, timings: list[TimingRow], gathered: list[Gathered], key: st
         charts=tuple(growth(timings, candidates, clock, f"{key}-{clock}") for clock in clocks),
         caption=f"Medians with bootstrap 95 % intervals{_uniform(samples)}; host time"
         + (" and device time." if len(clocks) > 1 else "."),
-        head=_head(columns, found, len(clocks) > 1, len(samples) > 1),
-        rows=tuple(_rows(timings, found, columns, len(samples) > 1)),
+        head=_head(columns, compared_pairs, len(clocks) > 1, len(samples) > 1),
+        rows=tuple(_rows(timings, compared_pairs, columns, len(samples) > 1)),
         costs=_costs(timings, candidates),
     )
 
@@ -142,14 +142,14 @@ def _uniform(samples: set[int]) -> str:
 
 
 def _head(
-    columns: Sequence[tuple[str, Clock]], found: Sequence[Pair], both: bool, varied: bool
+    columns: Sequence[tuple[str, Clock]], compared_pairs: Sequence[Pair], both: bool, varied: bool
 ) -> tuple[str, ...]:
     def clock(name: str) -> str:
         return f", {name}" if both else ""
 
-    single = len(found) == 1
+    single = len(compared_pairs) == 1
     names = [f"{candidate}{clock(name)}" for candidate, name in columns]
-    for pair in found:
+    for pair in compared_pairs:
         which = "" if single else f" {pair.candidate} to {pair.peer}{clock(pair.clock)}"
         names += [f"Times as fast{which}", f"Verdict{which}"]
     return ("Workload", *names, *(("n",) if varied else ()))
@@ -157,7 +157,7 @@ def _head(
 
 def _rows(
     timings: list[TimingRow],
-    found: Sequence[Pair],
+    compared_pairs: Sequence[Pair],
     columns: Sequence[tuple[str, Clock]],
     varied: bool,
 ) -> list[Row]:
@@ -168,7 +168,7 @@ def _rows(
     rows = []
     for workload, mine in by_workload.items():
         cells = [_time(mine.get(column)) for column in columns]
-        for pair in found:
+        for pair in compared_pairs:
             own = mine.get((pair.candidate, pair.clock))
             cells += _verdict(own.compared if own else None)
         if varied:

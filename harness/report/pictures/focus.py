@@ -62,10 +62,10 @@ def find_focus(case: Case, differences: Sequence[Difference]) -> Focus | None:
     if batch is None or wrong is None or not batch.num_requests:
         return None
     place = first_wrong(wrong)
-    found = _place(case, batch, wrong, place[0]) if place else None
+    focus = _place(case, batch, wrong, place[0]) if place else None
     # With a single row there is no other that could be affected.
     alone = batch.num_requests == 1 and not batch.padded_requests
-    return found or (Focus(0, None) if alone else None)
+    return focus or (Focus(0, None) if alone else None)
 
 
 def _place(case: Case, batch: Batch, wrong: Difference, index: int) -> Focus | None:

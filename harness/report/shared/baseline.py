@@ -16,8 +16,10 @@ def is_worse(regression: Regression) -> bool:
 
 def worse(bench: Bench) -> list[Regression]:
     """Return the timings that got worse, the largest slowdown first."""
-    found = [entry for entry in bench.baseline.regressions if is_worse(entry)]
-    return sorted(found, key=lambda r: (-r.ratio, r.operation, r.candidate, r.workload, r.clock))
+    regressions = [entry for entry in bench.baseline.regressions if is_worse(entry)]
+    return sorted(
+        regressions, key=lambda r: (-r.ratio, r.operation, r.candidate, r.workload, r.clock)
+    )
 
 
 def place_text(regression: Regression) -> str:

@@ -13,7 +13,6 @@ from attnproof.harness.model.comparison import (
     Comparison,
     RunDeviation,
     RunFinding,
-    RunOperation,
     Vanished,
     VerdictChange,
 )
@@ -82,15 +81,15 @@ def compare(old: ComparedRun, new: ComparedRun, name: str) -> Comparison:
     before, after = _by_identity(old.findings), _by_identity(new.findings)
     shown_before, shown_after = _shown(old), _shown(new)
     gone = [finding for key, finding in before.items() if key not in shown_after]
-    reasons = [_why_unproved(finding, old, new) for finding in gone]
+    unproved = [(finding, _why_unproved(finding, old, new)) for finding in gone]
     return Comparison(
         run=name,
         started=old.started,
         commit=old.environment.commit,
         new=[finding for key, finding in after.items() if key not in shown_before],
-        fixed=[one for one, reason in zip(gone, reasons, strict=True) if not reason],
+        fixed=[finding for finding, reason in unproved if not reason],
         same=[finding for key, finding in after.items() if key in shown_before],
-        vanished=[Vanished(one, why) for one, why in zip(gone, reasons, strict=True) if why],
+        vanished=[Vanished(finding, reason) for finding, reason in unproved if reason],
         lost=_changes(old, new),
         gained=_changes(new, old),
         notes=list(_differences(old, new)),
@@ -111,9 +110,9 @@ def base_lines(run: Run) -> list[str]:
     parts += [f"{len(base.vanished):,} no longer reported"] if base.vanished else []
     new = many(len(base.new), "new finding") if base.new else "no new finding"
     lines = [f"Since the base run {base.run} of {base.started}: {new}, {', '.join(parts)}."]
-    for found, words in ((base.lost, "lost its verdict"), (base.gained, "gained a verdict")):
-        if found:
-            names = [f"{one.operation} of {one.candidate}" for one in found]
+    for changes, words in ((base.lost, "lost its verdict"), (base.gained, "gained a verdict")):
+        if changes:
+            names = [f"{change.operation} of {change.candidate}" for change in changes]
             lines.append(f"{capital(words)}: {listed(names, 5)}.")
     return lines + [f"{capital(note)}." for note in base.notes]
 
@@ -127,16 +126,16 @@ def with_base(run: Run, base: ComparedRun, name: str) -> Run:
 
 def _shown(run: ComparedRun) -> set[Identity]:
     """Return the identities of the findings, and of what else some case of the run showed."""
-    shown = {Identity(*one.pair, cause) for one in run.operations for cause in one.causes}
+    shown = {Identity(*result.pair, cause) for result in run.operations for cause in result.causes}
     return shown | {identity(finding) for finding in run.findings}
 
 
 def _by_identity(findings: Iterable[RunFinding]) -> dict[Identity, RunFinding]:
     """Return the findings by identity, the first of each."""
-    found: dict[Identity, RunFinding] = {}
+    first_findings: dict[Identity, RunFinding] = {}
     for finding in findings:
-        found.setdefault(identity(finding), finding)
-    return found
+        first_findings.setdefault(identity(finding), finding)
+    return first_findings
 
 
 def _why_unproved(finding: RunFinding, old: ComparedRun, new: ComparedRun) -> str:
@@ -147,8 +146,8 @@ def _why_unproved(finding: RunFinding, old: ComparedRun, new: ComparedRun) -> st
         return "the operation is not part of the newer run"
     if not result.is_judged:
         return f"{result.verdict}: {result.reason or NO_REASON}"
-    before = {one.id for one in old.deviations if _explains(one, finding)}
-    known = [one.id for one in new.deviations if _explains(one, finding) and one.id not in before]
+    before = {d.id for d in old.deviations if _explains(d, finding)}
+    known = [d.id for d in new.deviations if _explains(d, finding) and d.id not in before]
     return f"now a known deviation: {', '.join(known)}" if known else ""
 
 
@@ -164,15 +163,15 @@ def _explains(deviation: RunDeviation, finding: RunFinding) -> bool:
 
 def _changes(judged: ComparedRun, other: ComparedRun) -> list[VerdictChange]:
     """Return the operations with a verdict in `judged` and none in `other`."""
-    found: list[VerdictChange] = []
-    results: dict[tuple[str, str], RunOperation] = {one.pair: one for one in other.operations}
+    changes: list[VerdictChange] = []
+    results = {result.pair: result for result in other.operations}
     for result in judged.operations:
         there = results.get(result.pair)
         if not result.is_judged or (there is not None and there.is_judged):
             continue
         reason = "not part of the run" if there is None else there.reason or NO_REASON
-        found.append(VerdictChange(result.name, result.candidate, result.verdict, reason))
-    return found
+        changes.append(VerdictChange(result.name, result.candidate, result.verdict, reason))
+    return changes
 
 
 def _differences(old: ComparedRun, new: ComparedRun) -> Iterable[str]:
@@ -190,8 +189,8 @@ def _differences(old: ComparedRun, new: ComparedRun) -> Iterable[str]:
         was, now = old.settings.get(name) or "none", new.settings.get(name) or "none"
         if was != now:
             yield f"{name}: {_words(was)} in the older run, {_words(now)} in the newer one"
-    for one, which in ((old, "older"), (new, "newer")):
-        if one.settings.get("interrupted"):
+    for run, which in ((old, "older"), (new, "newer")):
+        if run.settings.get("interrupted"):
             yield f"the {which} run was interrupted"
 
 

@@ -13,9 +13,6 @@ from attnproof.harness.model.case import REAL
 from attnproof.harness.model.run import OperationResult
 
 _CELLS = STARTS[-1]
-_PLACES = tuple(
-    (number, value) for number, one in enumerate(FEATURES) for value in range(len(one.values))
-)
 
 
 class Cell(NamedTuple):
@@ -33,9 +30,10 @@ class Cell(NamedTuple):
         return f"{self.feature}: {self.value}"
 
 
+_VALUES = [(feature, value) for feature in FEATURES for value in feature.values]
 CELLS: tuple[Cell, ...] = tuple(
-    Cell(number, FEATURES[place].key, FEATURES[place].title, FEATURES[place].values[value])
-    for number, (place, value) in enumerate(_PLACES)
+    Cell(number, feature.key, feature.title, value)
+    for number, (feature, value) in enumerate(_VALUES)
 )
 
 
@@ -74,12 +72,8 @@ class Coverage(NamedTuple):
         return int(real.sum()), int((real & (self.tested > 0)).sum())
 
 
-def _pairs() -> np.ndarray:
-    features = np.array([place for place, _ in _PLACES])
-    return np.triu(features[:, None] != features[None, :])
-
-
-PAIRS: np.ndarray = _pairs()
+_KEYS = np.array([cell.key for cell in CELLS])
+PAIRS: np.ndarray = np.triu(_KEYS[:, None] != _KEYS[None, :])
 """(cells, cells), True for two cells of two features, once each."""
 
 

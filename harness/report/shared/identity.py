@@ -45,13 +45,13 @@ def identity(finding: Identified) -> Identity:
 def fingerprints(findings: Iterable[Identified]) -> list[str]:
     """Return a hash of each identity and the number of its occurrence, such as "0f…:1"."""
     seen: dict[Identity, int] = {}
-    found = []
+    hashes = []
     for finding in findings:
         key = identity(finding)
         seen[key] = seen.get(key, 0) + 1
         text = "\0".join(key).encode("utf-8", "backslashreplace")
-        found.append(f"{hashlib.blake2b(text, digest_size=16).hexdigest()}:{seen[key]}")
-    return found
+        hashes.append(f"{hashlib.blake2b(text, digest_size=16).hexdigest()}:{seen[key]}")
+    return hashes
 
 
 def rule_id(finding: Finding) -> str:

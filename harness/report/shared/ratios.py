@@ -53,8 +53,8 @@ class Drift(NamedTuple):
 
 def pairs(bench: Bench) -> list[Pair]:
     """Return every compared pair, in the order of the comparisons; host before device."""
-    found = dict.fromkeys(Pair(c.candidate, c.peer, c.clock) for c in bench.comparisons)
-    return sorted(found, key=lambda pair: pair.clock != "host")
+    compared_pairs = dict.fromkeys(Pair(c.candidate, c.peer, c.clock) for c in bench.comparisons)
+    return sorted(compared_pairs, key=lambda pair: pair.clock != "host")
 
 
 def by_operation(bench: Bench, pair: Pair) -> list[Gathered]:
@@ -62,7 +62,7 @@ def by_operation(bench: Bench, pair: Pair) -> list[Gathered]:
     groups: dict[str, list[Comparison]] = {}
     for comparison in _of(bench, pair):
         groups.setdefault(comparison.operation, []).append(comparison)
-    gathered = [_gather(name, pair, found) for name, found in groups.items()]
+    gathered = [_gather(name, pair, comparisons) for name, comparisons in groups.items()]
     return sorted(gathered, key=lambda entry: (entry.geometric_mean, entry.operation))
 
 
