@@ -19,6 +19,8 @@ DEFINITION = "__attnproof_definition__"
 """Attribute of a decorated function or class with its `Definition`."""
 _PLAIN: dict[Any, Declaration] = {int: Int(), bool: Flag()}
 """Declarations of arguments without one."""
+_UNDECLARED = object()
+"""Annotation of a result without one."""
 
 
 class DefinitionError(Exception):
@@ -133,6 +135,7 @@ def operation(
         if inspect.isclass(target):
             return _decorated_class(target, own, requires, state)
         definition = _read(target, own, own, results, requires, independent=independent)
+        _check_conditions(f"{definition.place}: {own}", requires, (definition,))
         return _checking(target, definition)
 
     return decorate if defined is None else decorate(defined)
@@ -153,10 +156,13 @@ def _decorated_class(
         raise DefinitionError(f"{place}: class {name} has no public method, which would be a step")
     made = vars(target).get("__init__")
     opened: tuple[Argument, ...] = ()
+    parts = tuple(methods)
     if made is not None:
         initial = _read(made, "__init__", name, (), requires, bound=True)
         target.__init__ = _checking(made, initial, bound=True)
         opened = initial.arguments
+        parts = (initial, *methods)
+    _check_conditions(f"{place}: {name}", requires, parts)
     definition = Definition(
         name, _summary(target, place), place, target, opened, (), (), False, tuple(methods), state
     )
@@ -205,21 +211,42 @@ def _read(
         _argument(one, hints.get(one.name), f"{place}: {named}") for one in parameters
     )
     names = {one.name for one in arguments}
-    used = tuple(
-        one for one in requires if set(inspect.signature(one).parameters) <= names and names
-    )
+    used = tuple(one for one in requires if _parameters(one) <= names)
     definition = Definition(
         name,
         "" if bound else _summary(function, place),
         place,
         function,
         arguments,
-        _results(hints.get("return"), results, f"{place}: {named}"),
+        _results(
+            hints.get("return", None if name == "__init__" else _UNDECLARED),
+            results,
+            f"{place}: {named}",
+        ),
         used,
         independent,
     )
-    _check_axes(definition, f"{place}: {named}")
+    _check_axes(definition, f"{place}: {named}", bound=bound)
     return definition
+
+
+def _parameters(condition: Callable[..., Any]) -> set[str]:
+    return set(inspect.signature(condition).parameters)
+
+
+def _check_conditions(
+    place: str, requires: tuple[Callable[..., Any], ...], parts: tuple[Definition, ...]
+) -> None:
+    """Raise DefinitionError for a condition that no call has the arguments of."""
+    names = {one.name for part in parts for one in part.arguments}
+    for condition in requires:
+        if not any(condition in part.requires for part in parts):
+            wrong = sorted(_parameters(condition) - names) or sorted(_parameters(condition))
+            raise DefinitionError(
+                f"{place}: the condition {condition.__name__} reads {', '.join(wrong)}, which "
+                f"{'is no argument' if len(wrong) == 1 else 'no call has together'}: the "
+                f"arguments are {', '.join(sorted(names))}"
+            )
 
 
 def _argument(parameter: inspect.Parameter, hint: Any, place: str) -> Argument:
@@ -276,11 +303,17 @@ def _results(hint: Any, names: tuple[str, ...], place: str) -> tuple[Result, ...
     return tuple(Result(name, one if isinstance(one, Array) else Array()) for name, one in kept)
 
 
-def _check_axes(definition: Definition, place: str) -> None:
+def _check_axes(definition: Definition, place: str, *, bound: bool) -> None:
     """Raise DefinitionError for a size that nothing determines, or that two arguments say."""
-    known, said, roles = set(BATCH_AXES), dict[str, str](), dict[str, str]()
+    known = set(BATCH_AXES if definition.has_batch else ())
+    said, roles = dict[str, str](), dict[str, str]()
     for argument in definition.arguments:
         declared, where = argument.declared, f"{place}: {argument.name}"
+        if bound and not isinstance(declared, Flag) and declared.follows_batch:
+            raise DefinitionError(
+                f"{where} follows from a batch, and a class has none: declare "
+                f"{'an int' if isinstance(declared, Int) else 'Array(shape=...)'}"
+            )
         if isinstance(declared, Int) and declared.axis:
             if declared.axis in said:
                 raise DefinitionError(
@@ -294,8 +327,8 @@ def _check_axes(definition: Definition, place: str) -> None:
             known |= {size.axis for size in declared.sizes if not declared.longer}
     known |= said.keys()
     for argument in definition.arguments:
-        for bound in _bounds(argument.declared):
-            _check_known(f"{place}: {argument.name}", bound.axis, known)
+        for limit in _bounds(argument.declared):
+            _check_known(f"{place}: {argument.name}", limit.axis, known)
         for size in argument.declared.sizes if isinstance(argument.declared, Array) else ():
             _check_known(f"{place}: {argument.name}", size.axis, known - {BY_VALUES})
     for result in definition.results:

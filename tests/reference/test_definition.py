@@ -1,0 +1,378 @@
+"""Definitions of operations: what a signature must say, and what each call then checks."""
+
+from typing import Annotated
+
+import pytest
+import torch
+
+from attnproof.define import (
+    Array,
+    BlockSize,
+    BlockTable,
+    ComputedLens,
+    DefinitionError,
+    Flag,
+    Int,
+    NumReqs,
+    NumTokens,
+    Offsets,
+    Positions,
+    QueryLens,
+    RequestIndices,
+    SeqLens,
+    Slots,
+    operation,
+)
+from attnproof.reference.definition.definition import definition_of
+from attnproof.reference.definition.roles import Size, size_of
+from attnproof.reference.interface import MetadataError
+
+Tensor = torch.Tensor
+Numbers = Annotated[Tensor, Array(shape=("N",))]
+
+
+def defined(function, **options):
+    """Return the definition of a function with a docstring."""
+    function.__doc__ = function.__doc__ or "Compute something."
+    return definition_of(operation(**options)(function))
+
+
+def refused(function, **options):
+    """Return the message of the refused definition, without its place."""
+    with pytest.raises(DefinitionError) as caught:
+        defined(function, **options)
+    place, text = str(caught.value).split(": ", 1)
+    assert place.startswith(f"{__file__}:")
+    assert "\n" not in text
+    return text
+
+
+def test_the_definition_of_a_function():
+    def both(
+        offsets: Offsets, flags: Annotated[Tensor, Array("flags", ("R",))] | None, *, most: int = 3
+    ) -> tuple[Slots, NumReqs]:
+        """Return two things.
+
+        And more.
+        """
+
+    found = defined(both, name="other", results=("slots", "rows"), independent=True)
+    assert (found.name, found.summary, found.independent) == ("other", "Return two things", True)
+    offsets, flags, most = found.arguments
+    assert (offsets.declared, offsets.optional) == (Array("query offsets"), False)
+    assert (flags.optional, flags.keyword_only) == (True, False)
+    assert (most.declared, most.keyword_only, most.default) == (Int(), True, 3)
+    assert [one.name for one in found.results] == ["slots", "rows"]
+    assert found.has_batch
+    assert found.has_results
+
+
+def test_the_definition_of_a_class():
+    @operation(state=("kept",))
+    class Buffer:
+        """Keep numbers."""
+
+        def __init__(self, capacity: int) -> None:
+            self.kept = capacity
+
+        def add(self, numbers: Numbers) -> None:
+            self.kept += len(numbers)
+
+        def _hidden(self, anything):
+            pass
+
+    found = definition_of(Buffer)
+    assert [one.name for one in found.arguments] == ["capacity"]
+    assert [one.name for one in found.methods] == ["add"]
+    assert (found.state, found.has_batch, found.has_results) == (("kept",), False, True)
+    with pytest.raises(TypeError, match="add: numbers is list, expected torch"):
+        Buffer(1).add([1])
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [(3, ("", 0, 3)), ("R", ("R", 1, 0)), ("R+1", ("R", 1, 1)), ("2*N+3", ("N", 2, 3))],
+)
+def test_sizes(text, size):
+    assert size_of(text) == Size(*size)
+    assert size_of(text).value({"R": 5, "N": 5}) == size[1] * 5 + size[2]
+
+
+@pytest.mark.parametrize("text", ["r", "R-1", "R + 1", "N*2", "", "3"])
+def test_a_text_that_is_no_size(text):
+    with pytest.raises(ValueError, match="is no size: write 3, 'N', 'N\\+1' or '2\\*N'"):
+        size_of(text)
+
+
+class TestRefusedDefinitions:
+    def test_an_unknown_axis_of_a_result(self):
+        def f(a: Numbers) -> Annotated[Tensor, Array(shape=("M",))]: ...
+
+        assert refused(f).startswith("f: result: nothing determines the size M: ")
+
+    def test_an_unknown_axis_of_a_limit(self):
+        def f(a: Annotated[Tensor, Array(shape=("N",), below="M")]) -> Numbers: ...
+
+        assert refused(f).startswith("f: a: nothing determines the size M: ")
+
+    def test_an_axis_of_a_batch_that_there_is_not(self):
+        def f(n: int) -> Annotated[Tensor, Array(shape=("R",))]: ...
+
+        assert refused(f).startswith("f: result: nothing determines the size R: ")
+
+    def test_a_size_by_values_of_an_argument(self):
+        def f(a: Annotated[Tensor, Array(shape=("?",))]) -> Numbers: ...
+
+        assert refused(f).startswith("f: a: nothing determines the size ?: ")
+
+    def test_an_axis_that_only_a_longer_array_says(self):
+        def f(out: Annotated[Tensor, Array(shape=("M",), written=True, longer=True)]) -> None: ...
+
+        assert refused(f).startswith("f: out: nothing determines the size M: ")
+
+    def test_a_text_that_is_no_size(self):
+        def f(a: Annotated[Tensor, Array(shape=("n",))]) -> Numbers: ...
+
+        assert refused(f) == "f: a: 'n' is no size: write 3, 'N', 'N+1' or '2*N'"
+
+    def test_two_arguments_that_say_one_axis(self):
+        def f(
+            n: Annotated[int, Int("axis", axis="N")], m: Annotated[int, Int("axis", axis="N")]
+        ) -> Numbers: ...
+
+        assert refused(f) == (
+            "f: axis N is the value of both n and m: give one of them another axis"
+        )
+
+    def test_two_arguments_of_one_role(self):
+        def f(a: SeqLens, b: SeqLens) -> Numbers: ...
+
+        assert refused(f) == (
+            "f: a and b are both the sequence lengths of the batch: declare one of them as "
+            "numbers, or on_cpu as a mirror of the other"
+        )
+
+    def test_arguments_without_a_name(self):
+        def f(*rest: int) -> Numbers: ...
+
+        def g(**rest: int) -> Numbers: ...
+
+        for function in (f, g):
+            assert "rest declares no arguments: name each one" in refused(function)
+
+    def test_no_docstring(self):
+        def f(a: Numbers) -> Numbers: ...
+
+        with pytest.raises(DefinitionError, match="f has no docstring: say what it computes"):
+            operation(f)
+
+    @pytest.mark.parametrize("hint", [Tensor, list[int], str])
+    def test_no_declaration(self, hint):
+        def f(a) -> Numbers: ...
+
+        f.__annotations__["a"] = hint
+        assert refused(f) == (
+            "f: a has no declaration: write an alias such as SeqLens, or "
+            "Annotated[torch.Tensor, Array(...)], int or bool"
+        )
+
+    def test_no_declaration_of_the_result(self):
+        def f(a: Numbers): ...
+
+        def g(a: Numbers) -> Tensor: ...
+
+        for function, name in ((f, "f"), (g, "g")):
+            assert refused(function) == (
+                f"{name}: result has no declaration: annotate what is returned, None for nothing"
+            )
+
+    def test_an_annotation_that_is_not_imported(self):
+        def f(a: "Missing") -> Numbers: ...  # noqa: F821
+
+        assert refused(f) == ("f: its annotations cannot be read: name 'Missing' is not defined")
+
+    def test_a_tolerance_for_integers(self):
+        def f(a: Numbers) -> Annotated[Tensor, Array(shape=("N",), tolerance=0.1)]: ...
+
+        assert refused(f) == "f: result: a tolerance is for data; integers are compared exactly"
+
+    def test_names_of_other_results(self):
+        def f(a: Numbers) -> tuple[int, int]: ...
+
+        assert refused(f, results=("a",)) == "f: 1 names of results, 2 are returned"
+
+    def test_a_condition_on_other_arguments(self):
+        def condition(b):
+            yield "b", b < 0, "at least 0"
+
+        def f(a: Numbers) -> Numbers: ...
+
+        assert refused(f, requires=(condition,)) == (
+            "f: the condition condition reads b, which is no argument: the arguments are a"
+        )
+
+    def test_a_class_without_a_step(self):
+        class Empty:
+            """Do nothing."""
+
+            def _hidden(self): ...
+
+        assert refused(Empty) == "class Empty has no public method, which would be a step"
+
+    def test_a_condition_that_no_method_has_the_arguments_of(self):
+        def condition(a, b):
+            yield "a", a < b, "at least b"
+
+        class Two:
+            """Do two things."""
+
+            def f(self, a: int) -> int: ...
+
+            def g(self, b: int) -> int: ...
+
+        assert refused(Two, requires=(condition,)) == (
+            "Two: the condition condition reads a, b, which no call has together: the arguments "
+            "are a, b"
+        )
+
+    @pytest.mark.parametrize(
+        ("hint", "instead"), [(SeqLens, "Array(shape=...)"), (NumReqs, "an int")]
+    )
+    def test_a_class_that_needs_a_batch(self, hint, instead):
+        class Buffer:
+            """Keep lengths."""
+
+            def add(self, a: hint) -> None: ...
+
+        assert refused(Buffer) == (
+            f"Buffer.add: a follows from a batch, and a class has none: declare {instead}"
+        )
+
+
+def of_batch(
+    offsets: Offsets,
+    lengths: SeqLens,
+    table: BlockTable,
+    block_size: BlockSize,
+    tokens: NumTokens,
+    numbers: Annotated[Tensor, Array(shape=("2*N",), least=0, below="N", distinct=True)],
+    out: Annotated[Tensor, Array("slots", written=True, longer=True)],
+    few: Annotated[int, Int(least=1, below=9)],
+    flag: bool = False,
+    mirror: Annotated[Tensor, Array("sequence lengths", on_cpu=True)] | None = None,
+) -> None:
+    """Fill the slots."""
+
+
+def condition(lengths, few):
+    """Require lengths below a number."""
+    yield "lengths", lengths >= 8, "below 8"
+    yield "few", few == 7, "any number but 7"
+
+
+GOOD = {
+    "offsets": torch.tensor([0, 2, 3]),
+    "lengths": torch.tensor([5, 1]),
+    "table": torch.tensor([[3, 4], [5, -9]]),
+    "block_size": 4,
+    "tokens": 3,
+    "numbers": torch.tensor([], dtype=torch.int32),
+    "out": torch.zeros(4, dtype=torch.int64),
+    "few": 3,
+}
+
+
+class TestChecksOfACall:
+    checked = staticmethod(operation(requires=(condition,))(of_batch))
+
+    def test_good_arguments_by_position_or_name(self):
+        assert self.checked(**GOOD) is None
+        assert self.checked(*GOOD.values(), True, mirror=torch.tensor([5, 1])) is None
+
+    @pytest.mark.parametrize(
+        ("name", "value", "message"),
+        [
+            ("offsets", [0, 2, 3], "offsets is list, expected torch.Tensor"),
+            ("few", True, "few is bool, expected int"),
+            ("few", None, "few is NoneType, expected int"),
+            ("flag", 1, "flag is int, expected bool"),
+        ],
+    )
+    def test_another_type(self, name, value, message):
+        with pytest.raises(TypeError, match=message):
+            self.checked(**GOOD | {name: value})
+
+    @pytest.mark.parametrize(
+        ("field", "value", "expected"),
+        [
+            ("offsets", torch.tensor([[0, 2, 3]]), "1-D"),
+            ("offsets", torch.tensor([0.0, 2, 3]), "int32 or int64"),
+            ("offsets", torch.tensor([1, 2, 3]), "0"),
+            ("offsets", torch.tensor([0, 4, 3]), "non-decreasing"),
+            ("offsets", torch.tensor([], dtype=torch.int32), "at least 1"),
+            ("lengths", torch.tensor([5, 1, 1]), "length 2"),
+            ("lengths", torch.tensor([5, 0]), "at least the query length"),
+            ("lengths", torch.tensor([5, -1]), "at least 0"),
+            ("lengths", torch.tensor([8, 1]), "below 8"),
+            ("table", torch.tensor([[3], [5]]), "at least 2"),
+            ("table", torch.tensor([[3, -1], [5, 0]]), "block ids of at least 0"),
+            ("block_size", 0, "at least 1"),
+            ("tokens", 4, "the 3 query tokens"),
+            ("numbers", torch.tensor([0]), "length"),
+            ("numbers", torch.tensor([0, 1]), "below 1"),
+            ("numbers", torch.tensor([0, 0, 1, 1]), "each value once"),
+            ("out", torch.zeros(2, dtype=torch.int64), "at least 3"),
+            ("out", torch.zeros(3, dtype=torch.int32), "int64"),
+            ("few", 0, "at least 1"),
+            ("few", 9, "below 9"),
+            ("few", 7, "any number but 7"),
+            ("mirror", torch.tensor([5, 1, 1]), "length 2"),
+        ],
+    )
+    def test_malformed_arguments(self, field, value, expected):
+        with pytest.raises(MetadataError) as caught:
+            self.checked(**GOOD | {field: value})
+        assert caught.value.field.partition("[")[0] == field
+        assert expected in str(caught.value)
+
+    def test_a_written_array_in_the_memory_of_another(self):
+        memory = torch.zeros(6, dtype=torch.int64)
+        with pytest.raises(MetadataError, match="memory apart"):
+            self.checked(**GOOD | {"out": memory[:4], "lengths": memory[3:5]})
+
+    def test_devices(self):
+        with pytest.raises(MetadataError):
+            self.checked(**GOOD | {"lengths": GOOD["lengths"].to("meta")})
+        with pytest.raises(MetadataError):
+            self.checked(**GOOD | {"mirror": GOOD["lengths"].to("meta")})
+
+    def test_an_error_comes_before_the_function_runs(self):
+        ran = []
+
+        @operation
+        def f(a: Numbers) -> None:
+            """Do something."""
+            ran.append(a)
+
+        with pytest.raises(MetadataError):
+            f(torch.zeros(2))
+        assert ran == []
+
+
+def test_a_batch_of_computed_and_query_lengths():
+    @operation
+    def f(
+        computed: ComputedLens, queries: QueryLens, table: BlockTable, block_size: BlockSize
+    ) -> tuple[Positions, RequestIndices]:
+        """Compute something."""
+
+    table = torch.zeros(2, 2, dtype=torch.int32)
+    f(torch.tensor([3, 4]), torch.tensor([5, 4]), table, 4)
+    with pytest.raises(MetadataError, match="at least 3"):
+        f(torch.tensor([3, 4]), torch.tensor([6, 4]), table, 4)
+
+
+def test_declarations_have_a_short_text():
+    assert str(Array("slots", written=True)) == "<written slots (T) int64>"
+    assert str(Int(axis="N", least=1, below=9)) == "<N, at least 1 and below 9>"
+    assert Flag() == Flag()
