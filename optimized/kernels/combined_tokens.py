@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
-from .versions import metadata_kernel
+from .versions import lanes_for, metadata_kernel
 
 
 @metadata_kernel
@@ -69,7 +68,7 @@ def combine_on_device(
     num_reqs = idx_mapping.shape[0]
     if not num_reqs:
         return
-    most = max(1, draft_tokens.shape[1] + num_new_sampled_tokens)
+    most = draft_tokens.shape[1] + num_new_sampled_tokens
     with launching_on(input_ids.device):
         _combined_tokens_kernel[(num_reqs,)](
             idx_mapping,
@@ -83,6 +82,6 @@ def combine_on_device(
             input_ids,
             logits_indices,
             NEW_TOKENS=num_new_sampled_tokens,
-            BLOCK=triton.next_power_of_2(most),
+            BLOCK=lanes_for(most),
             num_warps=1,
         )

@@ -10,8 +10,8 @@ import triton.language as tl
 from ..dispatch import launching_on
 from .versions import metadata_kernel
 
-_TILE = 1024
-"""Elements of the result per program."""
+_ROWS, _COLUMNS = 8, 128
+"""Tile of the result per program. A row of it fills a cache line, and no width has its own."""
 
 
 @metadata_kernel
@@ -52,9 +52,7 @@ def write_kernel_blocks(
     num_reqs, columns = result.shape
     if not result.numel():
         return
-    tile_columns = min(triton.next_power_of_2(columns), _TILE)
-    tile_rows = _TILE // tile_columns
-    grid = (triton.cdiv(num_reqs, tile_rows), triton.cdiv(columns, tile_columns))
+    grid = (triton.cdiv(num_reqs, _ROWS), triton.cdiv(columns, _COLUMNS))
     with launching_on(result.device):
         _kernel_blocks_kernel[grid](
             block_table,
@@ -65,6 +63,6 @@ def write_kernel_blocks(
             block_table.shape[1],
             step,
             PARTS=parts,
-            ROWS=tile_rows,
-            COLUMNS=tile_columns,
+            ROWS=_ROWS,
+            COLUMNS=_COLUMNS,
         )

@@ -10,8 +10,8 @@ import triton.language as tl
 from ..dispatch import launching_on
 from .versions import metadata_kernel
 
-_TILE = 1024
-"""Table elements per program."""
+_ROWS, _COLUMNS = 8, 128
+"""Tile of the table per program. A row of it fills a cache line, and no width has its own."""
 
 
 @metadata_kernel
@@ -62,9 +62,7 @@ def gather_virtual(
 ) -> None:
     """Fill `starts` (V+1), `lengths` (V) and `virtual_table` (V, columns) from `packed` (4V+1)."""
     num_virtual, columns = virtual_table.shape
-    tile_columns = min(triton.next_power_of_2(columns), _TILE)
-    tile_rows = _TILE // tile_columns
-    grid = (triton.cdiv(num_virtual + 1, tile_rows), triton.cdiv(columns, tile_columns))
+    grid = (triton.cdiv(num_virtual + 1, _ROWS), triton.cdiv(columns, _COLUMNS))
     with launching_on(table.device):
         _gather_virtual_kernel[grid](
             packed,
@@ -76,6 +74,6 @@ def gather_virtual(
             virtual_table,
             num_virtual,
             columns,
-            ROWS=tile_rows,
-            COLUMNS=tile_columns,
+            ROWS=_ROWS,
+            COLUMNS=_COLUMNS,
         )

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
-from .versions import metadata_kernel
+from .versions import lanes_for, metadata_kernel
 
 
 @metadata_kernel
@@ -94,6 +93,6 @@ def update_on_device(
             total_len,
             COUNTED=output_bin_counts is not None,
             ADVANCED=query_start_loc is not None,
-            BLOCK=triton.next_power_of_2(max(1, sampled_tokens.shape[1])),
+            BLOCK=lanes_for(sampled_tokens.shape[1]),
             num_warps=1,
         )

@@ -19,6 +19,8 @@ import triton
 
 _ALIGNMENT = 16
 """Bytes of the widest load of a thread, to which Triton expects aligned pointers."""
+_WARP = 32
+"""Threads of a warp on NVIDIA."""
 
 
 def metadata_kernel(function: Callable[..., Any]) -> Any:
@@ -60,6 +62,12 @@ def alignment_of(data: Sequence[torch.Tensor], strides: Iterable[int]) -> int:
 def are_aligned(*data: torch.Tensor) -> bool:
     """True if every tensor starts at an address that the widest load can read."""
     return all(tensor.data_ptr() % _ALIGNMENT == 0 for tensor in data)
+
+
+def lanes_for(most: int) -> int:
+    """Return lanes for at most `most` entries, of a program of one warp that has no fewer."""
+    lanes: int = triton.next_power_of_2(most)
+    return max(_WARP, lanes)
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:
