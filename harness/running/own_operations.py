@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import entry_points
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,6 +39,8 @@ TRIAL_S = 10.0
 """Seconds in which the reference must compute its first cases."""
 _TRIED = 3
 """Cases of each definition that its reference is called on first."""
+_DONE = "done"
+"""Last line of a process in which all of them went well."""
 _registered: dict[str, list[str]] = {}
 """Names of the operations of each source."""
 
@@ -85,6 +88,7 @@ def _register(source: str) -> list[str]:
     shown = _shown(source)
     if not found:
         raise UsageError(f"{shown} defines no operation: decorate a reference with @operation")
+    _check_names(found)
     operations = [_derived(one) for one in found]
     for definition, operation in zip(found, operations, strict=True):
         setattr(reference, definition.name, definition.function)
@@ -120,13 +124,21 @@ def _imported(source: str) -> ModuleType:
         spec.loader.exec_module(module)
     except DefinitionError as error:
         raise UsageError(_relative(str(error))) from None
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if frame.filename == str(path)]
-        line = f":{own[-1].lineno}" if own else f":{getattr(error, 'lineno', None) or 1}"
+    except (Exception, SystemExit) as error:
         text = escape_line(f"{type(error).__name__}: {error}")
-        raise UsageError(f"{_shown(source)}{line} cannot be imported: {text}") from None
+        raise UsageError(
+            f"{_shown(source)}{_line(error, source)} cannot be imported: {text}"
+        ) from None
     return module
+
+
+def _line(error: BaseException, source: str) -> str:
+    """Return ":" and the line of a file that fails to import, "" for a module's name."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == source]
+    if isinstance(error, SyntaxError) and error.filename == source:
+        lines.append(error.lineno)
+    return f":{lines[-1]}" if lines else ""
 
 
 def _relative(text: str) -> str:
@@ -148,6 +160,18 @@ def _with_function(definition: Definition, value: Any) -> Definition:
     return replace(definition, function=value)  # the one that checks its arguments
 
 
+def _check_names(found: list[Definition]) -> None:
+    """Raise UsageError for the second definition of a name."""
+    first: dict[str, Definition] = {}
+    for one in found:
+        if first.setdefault(one.name, one) is not one:
+            raise UsageError(
+                f"{_relative(one.place)}: the name {one.name} is taken at "
+                f"{_relative(first[one.name].place)}: give one of them another one with "
+                f"@operation(name=...)"
+            )
+
+
 def _derived(definition: Definition) -> Operation:
     name, place = definition.name, _relative(definition.place)
     if not name.isidentifier():
@@ -164,22 +188,21 @@ def _derived(definition: Definition) -> Operation:
 
 def _try(definition: Definition, operation: Operation) -> None:
     """Call the reference on its first cases in a process of its own (UsageError)."""
-    place = f"{_relative(definition.place)}: the reference of {definition.name}"
-    for name, case in _first(operation):
-        problem = _outcome(operation, case)
-        if problem:
-            raise UsageError(f"{place} {problem} on the case {name!r}")
+    code, text = _forked(operation)
+    name, _, problem = text.rpartition("\n")[2].partition("\t")
+    if name == _DONE and not code:
+        return
+    if code == -signal.SIGALRM:
+        problem = f"does not return within {TRIAL_S:g} s"
+    elif not problem:
+        how = f"by signal {-code}" if code < 0 else f"with status {code}"
+        problem = f"ends its process {how}"
+    place = _relative(definition.place)
+    raise UsageError(f"{place}: the reference of {definition.name} {problem}, on the case {name!r}")
 
 
-def _first(operation: Operation) -> Iterator[tuple[str, Case]]:
-    for number, named in enumerate(operation.inputs.boundaries()):
-        if number >= _TRIED:
-            return
-        yield named
-
-
-def _outcome(operation: Operation, case: Case) -> str:
-    """Return what is wrong with the reference's call, "" if nothing is."""
+def _forked(operation: Operation) -> tuple[int, str]:
+    """Return the exit code, and the cases' names and the problem of the last one."""
     read, write = os.pipe()
     owner, pid = os.getpid(), os.fork()
     if not pid:
@@ -189,18 +212,28 @@ def _outcome(operation: Operation, case: Case) -> str:
             die_with_parent(owner, signal.SIGKILL)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, TRIAL_S)
-            os.write(write, _called(operation, case).encode()[:4000])
+            _call_first(operation, write)
             status = 0
         os._exit(status)
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
         text = pipe.read().decode(errors="replace")
     _, status = os.waitpid(pid, 0)
-    if os.WIFSIGNALED(status):
-        if os.WTERMSIG(status) == signal.SIGALRM:
-            return f"does not return within {TRIAL_S:g} s"
-        return f"ends its process by signal {os.WTERMSIG(status)}"
-    return text
+    return os.waitstatus_to_exitcode(status), text
+
+
+def _call_first(operation: Operation, pipe: int) -> None:
+    """Write a line for each case: its name before the call, and then a problem, which is the last.
+
+    The cases of a class are made here too, because they take calls of its reference.
+    """
+    for name, case in islice(operation.inputs.boundaries(), _TRIED):
+        os.write(pipe, f"\n{name}".encode())
+        problem = _called(operation, case)
+        if problem:
+            os.write(pipe, f"\t{problem[:2000]}".encode())
+            return
+    os.write(pipe, f"\n{_DONE}".encode())
 
 
 def _called(operation: Operation, case: Case) -> str:
@@ -209,7 +242,9 @@ def _called(operation: Operation, case: Case) -> str:
     call = operation.call.prepare(case, 0, "cpu")
     try:
         operation.call.outputs(call, operation.call.run(offered, call))
-    except Exception as error:
+    except DefinitionError as error:
+        return escape_line(f"returns what it does not declare: {_relative(str(error))}")
+    except (Exception, SystemExit) as error:
         return escape_line(f"raises {type(error).__name__}: {error}")
     writes = call.arena.unexpected_writes(call.written)
     if writes:

@@ -15,12 +15,12 @@ from ..checks.common import check_bool, check_cpu, check_device, check_offsets
 from ..checks.slots import overlap
 from ..checks.vectors import refuse
 from ..interface.errors import MetadataError
-from .definition import Argument, Definition
+from .definition import Argument, Definition, DefinitionError, Result
 from .roles import Array, Bound, Flag, Int, Size, size_of
 
 
-def check(definition: Definition, arguments: Mapping[str, Any]) -> None:
-    """Raise TypeError or MetadataError unless the arguments are as declared."""
+def check(definition: Definition, arguments: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes of the axes; raise TypeError or MetadataError for other arguments."""
     given = [
         (one, arguments[one.name])
         for one in definition.arguments
@@ -44,6 +44,50 @@ def check(definition: Definition, arguments: Mapping[str, Any]) -> None:
     _check_batch(name, given)
     for condition in definition.requires:
         _check_condition(name, condition, arguments)
+    return sizes
+
+
+def check_results(definition: Definition, returned: Any, sizes: dict[str, int]) -> None:
+    """Raise DefinitionError unless what the reference returns is as declared."""
+    results, where = definition.results, f"{definition.place}: {definition.name}"
+    values = returned if len(results) > 1 else (returned,)
+    if len(results) > 1 and not (isinstance(values, tuple) and len(values) == len(results)):
+        shown = f"{len(values)} values" if isinstance(values, tuple) else type(values).__name__
+        raise DefinitionError(f"{where} returns {shown}, declared are {len(results)} results")
+    if not results and returned is not None:
+        raise DefinitionError(f"{where} returns {type(returned).__name__}, declared is None")
+    for result, value in zip(results, values, strict=False):
+        if not (result.optional and value is None):
+            given, expected = _difference(result, value, sizes)
+            if given:
+                raise DefinitionError(f"{where}: {result.name} is {given}, declared is {expected}")
+
+
+def _difference(result: Result, value: Any, sizes: dict[str, int]) -> tuple[str, str]:
+    """Return how a result differs from its declaration and what that says, "" for neither."""
+    kind, declared = result.kind, result.declared
+    if not (isinstance(value, torch.Tensor) if kind is torch.Tensor else type(value) is kind):
+        return type(value).__name__, kind.__name__
+    if kind is not torch.Tensor:
+        return "", ""
+    # The reference of a result with a tolerance computes in float64.
+    if value.dtype not in (*declared.dtypes, *([torch.float64] if declared.tolerance else [])):
+        return _dtypes(value.dtype), _dtypes(*declared.dtypes)
+    known = [one.axis in sizes or not one.axis for one in declared.sizes]
+    expected = [
+        one.value(sizes) if is_known else None
+        for one, is_known in zip(declared.sizes, known, strict=True)
+    ]
+    if value.ndim != len(expected) or any(
+        size not in (None, length) for size, length in zip(expected, value.shape, strict=True)
+    ):
+        shown = ", ".join("?" if size is None else str(size) for size in expected)
+        return f"of shape {tuple(value.shape)}", f"({shown}{',' * (len(expected) == 1)})"
+    return "", ""
+
+
+def _dtypes(*dtypes: torch.dtype) -> str:
+    return " or ".join(str(one).removeprefix("torch.") for one in dtypes)
 
 
 def _check_type(name: str, argument: Argument, value: Any) -> None:
@@ -61,7 +105,7 @@ def _check_type(name: str, argument: Argument, value: Any) -> None:
         dimensions = f"{len(declared.sizes)}-D"
         raise MetadataError(name, argument.name, f"of shape {tuple(value.shape)}", dimensions)
     if value.dtype not in declared.dtypes:
-        allowed = " or ".join(str(one).removeprefix("torch.") for one in declared.dtypes)
+        allowed = _dtypes(*declared.dtypes)
         raise MetadataError(name, argument.name, f"of dtype {value.dtype}", allowed)
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints, overload
 
+import torch
+
 from .roles import BATCH_AXES, BY_VALUES, Array, Declaration, Flag, Int, size_of
 
 _Defined = TypeVar("_Defined", bound=Callable[..., Any])
@@ -45,6 +47,10 @@ class Result:
 
     name: str
     declared: Array
+    kind: type = torch.Tensor
+    """Its class: `torch.Tensor`, or that of a number, which `declared` says nothing about."""
+    optional: bool = False
+    """True if it may be None."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,8 @@ def operation(
     are the attributes of a class to compare after each step.
 
     Each call checks its arguments and raises TypeError or MetadataError before the function runs.
-    Raise DefinitionError for a signature that declares too little.
+    Raise DefinitionError for a signature that declares too little, or a call that returns
+    something else than it declares.
     """
 
     def decorate(target: Any) -> Any:
@@ -172,7 +179,7 @@ def _decorated_class(
 
 def _checking(function: Any, definition: Definition, *, bound: bool = False) -> Any:
     """Return the function, which checks its arguments first."""
-    from .checking import check
+    from .checking import check, check_results
 
     signature = inspect.signature(function)
 
@@ -180,8 +187,10 @@ def _checking(function: Any, definition: Definition, *, bound: bool = False) -> 
     def checked(*args: Any, **kwargs: Any) -> Any:
         values = signature.bind(*args, **kwargs)
         values.apply_defaults()
-        check(definition, values.arguments)
-        return function(*args, **kwargs)
+        sizes = check(definition, values.arguments)
+        returned = function(*args, **kwargs)
+        check_results(definition, returned, sizes)
+        return returned
 
     if not bound:
         setattr(checked, DEFINITION, definition)
@@ -288,19 +297,25 @@ def _results(hint: Any, names: tuple[str, ...], place: str) -> tuple[Result, ...
     if hint is None or hint is type(None):
         return ()
     parts = get_args(hint) if get_origin(hint) is tuple else (hint,)
-    declared = [_declared(part) for part in parts]
     if parts == (hint,):
         names = names or ("result",)
     names = names or tuple(f"result[{index}]" for index in range(len(parts)))
     if len(names) != len(parts):
         raise DefinitionError(f"{place}: {len(names)} names of results, {len(parts)} are returned")
-    for name, one, part in zip(names, declared, parts, strict=True):
-        if one is None and part not in (float, str):
-            raise DefinitionError(
-                f"{place}: {name} has no declaration: annotate what is returned, None for nothing"
-            )
-    kept = zip(names, declared, strict=True)
-    return tuple(Result(name, one if isinstance(one, Array) else Array()) for name, one in kept)
+    return tuple(_result(name, part, place) for name, part in zip(names, parts, strict=True))
+
+
+def _result(name: str, hint: Any, place: str) -> Result:
+    optional, hint = _without_none(hint)
+    declared = _declared(hint)
+    if isinstance(declared, Array):
+        return Result(name, declared, optional=optional)
+    kind = {Int: int, Flag: bool}.get(type(declared), hint)
+    if kind not in (int, bool, float, str):
+        raise DefinitionError(
+            f"{place}: {name} has no declaration: annotate what is returned, None for nothing"
+        )
+    return Result(name, Array(), kind, optional)
 
 
 def _check_axes(definition: Definition, place: str, *, bound: bool) -> None:

@@ -365,11 +365,63 @@ def test_a_batch_of_computed_and_query_lengths():
         computed: ComputedLens, queries: QueryLens, table: BlockTable, block_size: BlockSize
     ) -> tuple[Positions, RequestIndices]:
         """Compute something."""
+        return torch.zeros(9, dtype=torch.int32), torch.zeros(9, dtype=torch.int64)
 
     table = torch.zeros(2, 2, dtype=torch.int32)
     f(torch.tensor([3, 4]), torch.tensor([5, 4]), table, 4)
     with pytest.raises(MetadataError, match="at least 3"):
         f(torch.tensor([3, 4]), torch.tensor([6, 4]), table, 4)
+
+
+class TestChecksOfResults:
+    @pytest.mark.parametrize(
+        ("hint", "value", "problem"),
+        [
+            (Numbers, None, "result is NoneType, declared is Tensor"),
+            (Numbers, torch.zeros(2), "result is float32, declared is int32 or int64"),
+            (Numbers, torch.tensor([1]), "result is of shape (1,), declared is (2,)"),
+            (Numbers, torch.tensor([[1, 2]]), "result is of shape (1, 2), declared is (2,)"),
+            (int, torch.tensor(1), "result is Tensor, declared is int"),
+            (int, True, "result is bool, declared is int"),
+            (float, 1, "result is int, declared is float"),
+            (None, 1, "returns int, declared is None"),
+            (tuple[int, int], (1,), "returns 1 values, declared are 2 results"),
+            (tuple[int, int], [1, 2], "returns list, declared are 2 results"),
+            (tuple[int, bool], (1, 2), "result[1] is int, declared is bool"),
+        ],
+    )
+    def test_another_result(self, hint, value, problem):
+        @operation
+        def f(a: Numbers) -> hint:
+            """Return something."""
+            return value
+
+        with pytest.raises(DefinitionError) as caught:
+            f(torch.tensor([1, 2]))
+        between = " " if problem.startswith("returns") else ": "
+        assert str(caught.value).endswith(f": f{between}{problem}")
+
+    @pytest.mark.parametrize(
+        ("hint", "value"),
+        [
+            (Numbers, torch.tensor([1, 2])),
+            (Numbers | None, None),
+            (int | None, None),
+            (int | None, 3),
+            (Annotated[Tensor, Array(shape=("?",))], torch.tensor([1, 2, 3])),
+            (Annotated[Tensor, Array(shape=())], torch.tensor(3)),
+            (Annotated[Tensor, Array("data", ("N",), tolerance=0.1)], torch.zeros(2).double()),
+            (tuple[int, str], (1, "")),
+            (None, None),
+        ],
+    )
+    def test_a_result_as_declared(self, hint, value):
+        @operation
+        def f(a: Numbers) -> hint:
+            """Return something."""
+            return value
+
+        assert f(torch.tensor([1, 2])) is value
 
 
 def test_declarations_have_a_short_text():

@@ -1,0 +1,264 @@
+"""Operations of users: what is registered, and the one line for what is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from attnproof import reference
+from attnproof.harness.operations import ALL
+from attnproof.harness.running import own_operations
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.own_operations import (
+    VARIABLE,
+    own_names,
+    sources_in_use,
+    use_operations,
+)
+
+HEAD = """\
+import os, signal
+from typing import Annotated
+import torch
+from attnproof.define import Array, SeqLens, operation
+Numbers = Annotated[torch.Tensor, Array(shape=("N",))]
+
+"""
+DOUBLED = """
+@operation
+def doubled(seq_lens: SeqLens) -> Annotated[torch.Tensor, Array(shape=("R",))]:
+    '''Return twice each length.'''
+    return seq_lens * 2
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a file of definitions after the usual imports; what it registers is removed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(own_operations, "_registered", {})
+
+    def run(text: str, name: str = "ops.py") -> str:
+        (tmp_path / name).write_text(HEAD + text, encoding="utf-8")
+        return name
+
+    before = set(ALL)
+    yield run
+    assert set(ALL) - before == own_names(), "a refused file left operations behind"
+    for name in own_names():
+        del ALL[name]
+        delattr(reference, name)
+
+
+def refusal(source: str) -> str:
+    """Return the line with which a source is refused; nothing of it is registered."""
+    with pytest.raises(UsageError) as caught:
+        use_operations([source])
+    assert own_names() == set()
+    assert os.environ[VARIABLE] == ""
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+class TestRegistration:
+    def test_a_file(self, write):
+        use_operations([write(DOUBLED)])
+        assert own_names() == {"doubled"}
+        assert ALL["doubled"].summary == "Return twice each length"
+        assert sources_in_use() == ["ops.py"]
+
+    def test_a_file_that_is_named_twice_is_read_once(self, write, tmp_path):
+        write("print('read')\n" + DOUBLED)
+        use_operations(["ops.py", str(tmp_path / "ops.py")])
+        use_operations(["./ops.py"])
+        assert sources_in_use() == ["ops.py"]
+
+    def test_a_module(self, write, tmp_path):
+        write(DOUBLED, "definitions_of_mine.py")
+        sys.path.insert(0, str(tmp_path))
+        use_operations(["definitions_of_mine"])
+        assert own_names() == {"doubled"}
+        assert sources_in_use() == ["definitions_of_mine"]
+
+    def test_processes_that_start_anew_read_the_environment(self, write, monkeypatch):
+        use_operations([write(DOUBLED)])
+        monkeypatch.setattr(own_operations, "_registered", {})
+        del ALL["doubled"]
+        delattr(reference, "doubled")
+        use_operations()
+        assert own_names() == {"doubled"}
+
+    def test_an_installed_package(self, write, tmp_path):
+        write(DOUBLED, "installed_definitions.py")
+        folder = tmp_path / "mine-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+        (folder / "entry_points.txt").write_text(
+            "[attnproof.operations]\nmine = installed_definitions\n"
+        )
+        sys.path.insert(0, str(tmp_path))
+        use_operations()
+        assert own_names() == {"doubled"}
+        assert sources_in_use() == []
+
+    def test_two_files_beside_files_of_their_own(self, write):
+        write("FACTOR = 2", "parts.py")
+        use_operations([write("import parts\n" + DOUBLED)])
+        use_operations([write(DOUBLED.replace("doubled", "twice"), "more.py")])
+        assert own_names() == {"doubled", "twice"}
+
+    def test_an_imported_definition_is_not_defined_again(self, write):
+        write(DOUBLED, "first.py")
+        use_operations([write("from first import doubled\n" + DOUBLED.replace("doubled", "twice"))])
+        assert own_names() == {"twice"}
+
+
+class TestRefusedFiles:
+    def test_a_file_that_does_not_exist(self, write):
+        assert refusal("none.py") == "--operations none.py: no such file"
+
+    def test_a_module_that_does_not_exist(self, write):
+        text = refusal("no_such_definitions")
+        assert text.startswith("no_such_definitions cannot be imported: ModuleNotFoundError: ")
+
+    def test_a_file_that_fails_to_import(self, write):
+        text = refusal(write("\n1 / 0"))
+        assert text == "ops.py:8 cannot be imported: ZeroDivisionError: division by zero"
+
+    def test_a_file_with_a_mistake_in_its_syntax(self, write):
+        text = refusal(write("def f(:\n    pass"))
+        assert text.startswith("ops.py:7 cannot be imported: SyntaxError: ")
+
+    def test_a_file_that_exits(self, write):
+        text = refusal(write("raise SystemExit(0)"))
+        assert text == "ops.py:7 cannot be imported: SystemExit: 0"
+
+    def test_a_file_that_defines_nothing(self, write):
+        text = refusal(write(""))
+        assert text == "ops.py defines no operation: decorate a reference with @operation"
+
+    def test_a_definition_that_says_too_little(self, write):
+        text = refusal(write(DOUBLED.replace('"R"', '"M"')))
+        assert text.startswith("ops.py:8: doubled: result: nothing determines the size M: ")
+
+    @pytest.mark.parametrize("name", ["build_slot_mapping", "MetadataError"])
+    def test_a_name_that_is_taken(self, write, name):
+        text = refusal(write(DOUBLED.replace("doubled", name)))
+        assert text == (
+            f"ops.py:8: the name {name} is taken by an operation or class of attnproof: give "
+            "yours another one with @operation(name=...)"
+        )
+
+    def test_a_name_that_the_file_has_twice(self, write):
+        again = DOUBLED.replace("@operation", "@operation(name='doubled')").replace(
+            "def d", "def D"
+        )
+        text = refusal(write(DOUBLED + again))
+        assert text == (
+            "ops.py:13: the name doubled is taken at ops.py:8: give one of them another one with "
+            "@operation(name=...)"
+        )
+
+    def test_a_name_that_is_none(self, write):
+        text = refusal(write(DOUBLED.replace("@operation", "@operation(name='a b')")))
+        assert text == "ops.py:8: 'a b' is no name of a function"
+
+    def test_nothing_to_compare(self, write):
+        text = refusal(
+            write(
+                DOUBLED.replace("Annotated[torch.Tensor, Array(shape=('R',))]", "None").replace(
+                    'Annotated[torch.Tensor, Array(shape=("R",))]', "None"
+                )
+            )
+        )
+        assert text == "ops.py:8: doubled has no result to compare: it returns and writes nothing"
+
+
+class TestRefusedReferences:
+    """The reference of a function is called on its first cases, in a process of its own."""
+
+    @pytest.mark.parametrize(
+        ("body", "problem"),
+        [
+            ("raise ValueError('a\\nb')", "raises ValueError: a\\nb"),
+            ("os._exit(3)", "ends its process with status 3"),
+            ("raise SystemExit(0)", "raises SystemExit: 0"),
+            ("os.kill(os.getpid(), signal.SIGKILL)", "ends its process by signal 9"),
+            ("seq_lens += 1; return seq_lens.clone()", "changes its input seq_lens"),
+            ("os._exit(0)", "ends its process with status 0"),
+            (
+                "return None",
+                "returns what it does not declare: ops.py:8: doubled: result is NoneType, "
+                "declared is Tensor",
+            ),
+        ],
+    )
+    def test_a_reference_that_goes_wrong(self, write, body, problem):
+        text = refusal(write(DOUBLED.replace("return seq_lens * 2", body)))
+        assert text == (f"ops.py:8: the reference of doubled {problem}, on the case 'mixed batch'")
+
+    def test_a_reference_that_does_not_return(self, write, monkeypatch):
+        monkeypatch.setattr(own_operations, "TRIAL_S", 0.2)
+        text = refusal(write(DOUBLED.replace("return seq_lens * 2", "while True: pass")))
+        assert "doubled does not return within 0.2 s, on the case 'mixed batch'" in text
+
+    def test_a_reference_of_a_class_that_goes_wrong(self, write):
+        text = refusal(
+            write(
+                """
+@operation
+class Buffer:
+    '''Keep numbers.'''
+    def __init__(self):
+        self.kept = []
+    def add(self, numbers: Numbers) -> int:
+        return self.missing
+"""
+            )
+        )
+        assert text.startswith("ops.py:8: the reference of Buffer raises AttributeError: ")
+        assert text.endswith(", on the case 'every method in turn'")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("verify", "--candidate", "mine.py"),
+        ("bench", "--candidate", "mine.py"),
+        ("replay", "case.json"),
+        ("list",),
+        ("mutants", "--candidate", "mine.py"),
+        pytest.param(
+            ("campaign", "--candidate", "mine.py"),
+            marks=pytest.mark.skipif(find_spec("ray") is None, reason="campaigns need Ray"),
+        ),
+    ],
+)
+def test_a_refused_file_ends_the_command_before_anything_runs(
+    attnproof, write, tmp_path, arguments
+):
+    (tmp_path / "mine.py").write_text("open('ran', 'w')", encoding="utf-8")
+    done = attnproof(*arguments, "--operations", write("1 / 0"), cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "attnproof: ops.py:7 cannot be imported: ZeroDivisionError: division by zero"
+    ]
+    assert done.stdout == ""
+    assert {one.name for one in tmp_path.iterdir()} <= {"mine.py", "ops.py", "__pycache__"}
+
+
+def test_pyproject_toml_names_the_files(attnproof, write, tmp_path):
+    write(DOUBLED)
+    (tmp_path / "pyproject.toml").write_text('[tool.attnproof]\noperations = ["ops.py"]\n')
+    (tmp_path / "mine.py").write_text("def doubled(seq_lens):\n    return seq_lens * 2\n")
+    options = ("--ops", "doubled", "--examples=5", "--no-vary", "--steps=0", "--out=out")
+    done = attnproof("verify", "--candidate", "mine.py", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
+    assert [one["name"] for one in summary["operations"]] == ["doubled"]
