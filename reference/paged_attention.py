@@ -130,9 +130,10 @@ def _gather(
     held = torch.cat(pages)[:length].transpose(0, 1).contiguous()
     if cache.dtype == torch.uint8:
         held = held.view(torch.float8_e4m3fn)
-    quantized = held.dtype == torch.float8_e4m3fn
-    factor = float(scale) if quantized and scale is not None else 1.0
-    return held.double() * factor
+    exact = held.double()
+    if held.dtype == torch.float8_e4m3fn and scale is not None:
+        exact *= float(scale)
+    return exact
 
 
 def _attend(
