@@ -108,8 +108,8 @@ class _Session:
                     self.waiting.append((operation, candidate))
                 else:
                     self._skip(operation, candidate, skip)
-        # Longest tasks first: otherwise kernels in the interpreter run alone at the end.
-        self.waiting.sort(key=lambda p: (p[1].lane != "interpreter", not p[0].built_in.package))
+        # Longest tasks first: otherwise they run alone at the end.
+        self.waiting.sort(key=lambda pair: _cost(*pair), reverse=True)
         self.callbacks.planned(len(self.waiting))
 
     def work(self) -> None:
@@ -175,9 +175,17 @@ class _Session:
 
     def _next(self, pairs: list[_Pair], task: _Task | None = None) -> _Pair | None:
         """Return the first pair whose package no task except `task` has imported, None without."""
-        # Importing a package takes seconds: one process runs all operations that need it.
+        # Importing a package takes seconds: one process runs all operations that need it. On a
+        # GPU each of them takes minutes.
         imported = {name for other in self.running if other is not task for name in other.packages}
-        return next((pair for pair in pairs if pair[0].built_in.package not in imported), None)
+        return next(
+            (
+                (operation, candidate)
+                for operation, candidate in pairs
+                if candidate.device != "cpu" or operation.built_in.package not in imported
+            ),
+            None,
+        )
 
     def _start(self, operation: Operation, candidate: Candidate) -> None:
         """Start a process that examines the operation, then those whose indices it receives."""
@@ -296,6 +304,18 @@ class _Session:
         _send(task, b"")
         task.process.join()
         task.connection.close()
+
+
+def _cost(operation: Operation, candidate: Candidate) -> tuple[bool, ...]:
+    """Return what makes a task long, the longest first: kernels in the interpreter; on a GPU
+    cases of real size, for the reference too, and kernels to compile."""
+    on_device, built_in = candidate.device != "cpu", operation.built_in
+    return (
+        candidate.lane == "interpreter",
+        bool(built_in.package),
+        on_device and any(True for _ in operation.inputs.large()),
+        on_device and built_in.kernels,
+    )
 
 
 def _examine_all(

@@ -11,6 +11,7 @@ from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.devices import check_device, why_absent
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.parent.plan import find_skip
+from attnproof.harness.running.parent.session import _cost
 
 
 @pytest.mark.parametrize(
@@ -101,3 +102,18 @@ def test_an_absent_device_ends_incomplete(attnproof, tmp_path):
     done = attnproof(*arguments, "--device", "gpu", cwd=tmp_path)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert not (tmp_path / "reports" / "gpu").exists()
+
+
+def test_the_operations_that_take_longest_on_a_device_begin_first():
+    on_gpu, on_host = (Candidate("optimized", OPTIMIZED, lane) for lane in ("cuda", "cpu"))
+    names = ("build_slot_mapping", "split_attn_metadata", "paged_attention", "decode_attention")
+    operations = [ALL[name] for name in ("get_kv_cache_layout", *names)]
+
+    def order(candidate):
+        ranked = sorted(operations, key=lambda each: _cost(each, candidate), reverse=True)
+        return [operation.name for operation in ranked]
+
+    assert order(on_gpu)[:2] == ["decode_attention", "paged_attention"]
+    assert order(on_gpu)[-1] == "get_kv_cache_layout"
+    # On the host the order is that of the specification, but for the import of a package.
+    assert order(on_host) == ["decode_attention", "get_kv_cache_layout", *names[:3]]
