@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from attnproof.harness.model.run import OracleCount
-from attnproof.harness.report.formats.summary import summary_bytes
 from attnproof.harness.report.page.deviations import build_deviations
 from attnproof.harness.report.page.html import render_html
 from attnproof.harness.report.page.matrix import build_matrix
@@ -63,16 +62,3 @@ def test_a_failure_comes_before_a_known_deviation(known):
     matrix = build_matrix(failing, ORACLES)
     cell = matrix.groups[0].rows[0].cells[matrix.oracles.index("equality")]
     assert (cell.state, [link.label for link in cell.links]) == ("FAIL", ["F1", "D1"])
-
-
-def test_summary_lists_known_deviations(known):
-    found = msgspec.json.decode(summary_bytes(known))
-    assert found["counts"]["deviating"] == 1
-    there, stale = found["deviations"]
-    assert (there["id"], there["cases"], there["stale"], there["fields"]) == (
-        "E2",
-        31,
-        False,
-        ["num_decodes"],
-    )
-    assert (stale["stale"], stale["command"]) == (True, "")

@@ -42,7 +42,7 @@ def infected(run, text):
             return value + text
         if isinstance(value, dict):
             return {k: v if k in KEPT else spread(v) for k, v in value.items()}
-        return [spread(item) for item in value] if isinstance(value, list) else value
+        return [spread(item) for item in value] if isinstance(value, list | tuple) else value
 
     return msgspec.convert(spread(msgspec.to_builtins(run)), Run)
 

@@ -13,10 +13,16 @@ from attnproof.harness.report.formats.github import workflow_commands
 from attnproof.harness.report.formats.junit import junit_bytes
 from attnproof.harness.report.formats.markdown import run_markdown
 from attnproof.harness.report.formats.sarif import sarif_bytes
+from attnproof.harness.report.formats.summary import summary_bytes
 from tests.harness.report.runs import CHECKOUT
 
 FINDINGS = ("passing", "failing", "since_base", "sequence", "incomplete", "empty", "known")
 TIMINGS = ("timed", "slower", "foreign", "on_another_machine", "wrong_when_timed")
+
+
+@pytest.mark.parametrize("name", ["failing", "known"])
+def test_summary_json(name, request, snapshot):
+    assert summary_bytes(request.getfixturevalue(name)).decode() == snapshot
 
 
 @pytest.mark.parametrize("name", FINDINGS + TIMINGS)
