@@ -134,6 +134,23 @@ def test_a_dry_run_runs_all_parts_and_is_unverified(tmp_path):
         assert figure["value"] <= figure["high"] * 1.001, figure
 
 
+def test_a_suite_says_how_far_a_part_came(suite):
+    verdicts = ["PASS", "PASS", "UNVERIFIED"]
+    part = {"operations": [{"verdict": each} for each in verdicts], "compiled": {"a": 2, "b": 1}}
+    assert suite.how_far(part) == "2 PASS, 1 UNVERIFIED of 3 operations; 3 kernels"
+    assert suite.how_far({"last_lines": ["...", "3 passed in 1.20s"]}) == "3 passed in 1.20s"
+    assert suite.how_far({"reason": "pytest is not installed"}) == "pytest is not installed"
+
+
+def test_a_suite_counts_the_versions_of_kernels(suite, tmp_path):
+    for folder, kernel in (("A", "one"), ("B", "two"), ("C", "two")):
+        (tmp_path / folder).mkdir()
+        for name in (f"{kernel}.json", f"__grp__{kernel}.json", f"{kernel}.cubin"):
+            (tmp_path / folder / name).touch()
+    assert suite._compiled(tmp_path) == {"two": 2, "one": 1}
+    assert suite._compiled(tmp_path / "absent") == {}
+
+
 @pytest.mark.parametrize(
     ("results", "unverified", "verdict"),
     [

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "attnproof.gpu_suite/1"
-SHARES = {"verify": 0.55, "tests": 0.2, "figures": 0.25}
+SHARES = {"verify": 0.6, "tests": 0.16, "figures": 0.24}
 """Share of the total time for each part; the next part may use time that is left."""
 GRACE_SECONDS = 40.0
 """Seconds in which an interrupted part may write its report."""
@@ -80,17 +81,34 @@ def verify(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
     """Run `attnproof verify` on the device; return its verdict and findings."""
     out = folder / "report"
     command = [sys.executable, "-m", "attnproof", "verify", "--device", options.device]
-    command += ["--out", str(out), "--no-remember", "--timeout", "60"]
-    # Kernels are compiled on the host, which takes most of the time: eight jobs were too few.
+    command += ["--out", str(out), "--no-remember", "--timeout", "60", "--profile"]
+    # Kernels are compiled on the host, which takes much of the time: eight jobs were too few.
     command += ["--jobs", str(min(_MOST_JOBS, len(os.sched_getaffinity(0))))]
     if options.device == "cpu":
         command += ["--ops", "build_slot_mapping,slice_query_start_locs"]
         command += ["--examples", "5", "--steps", "2"]
-    made = run(command, seconds, folder / "verify.log", {})
+    cache = folder / "triton"  # its own: kernels compiled earlier would not be counted
+    made = run(command, seconds, folder / "verify.log", {"TRITON_CACHE_DIR": str(cache)})
+    made["compiled"] = _compiled(cache)
     made |= _summary(out / "summary.json") or _summary(out / "incomplete" / "summary.json")
     if made["status"] == 3 and made["result"] == "failed":
         made["result"] = "incomplete"
     return made
+
+
+def _compiled(cache: Path) -> dict[str, int]:
+    """Return the versions of each kernel that were compiled, most first."""
+    names = (path.stem for path in cache.glob("*/*.json"))
+    return dict(Counter(name for name in names if not name.startswith("__grp__")).most_common())
+
+
+def how_far(part: Part) -> str:
+    """Return what a part has done, also one that ran out of time: a phrase for its line."""
+    if "operations" not in part:
+        return part["last_lines"][-1] if part.get("last_lines") else part.get("reason", "")
+    verdicts = Counter(operation["verdict"] for operation in part["operations"])
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+    return f"{counted} of {verdicts.total()} operations; {sum(part['compiled'].values())} kernels"
 
 
 def _summary(path: Path) -> Part:
@@ -207,7 +225,9 @@ def main() -> int:
             left = options.seconds - (time.monotonic() - clock)
             share = SHARES[name] / sum(SHARES[other] for other in list(PARTS)[len(parts) :])
             parts[name] = part(options, max(10.0, left * share), Path(folder))
-            print(f"{name}: {parts[name]['result']}, {parts[name].get('seconds', 0)} s", flush=True)
+            made = parts[name]
+            line = f"{name}: {made['result']}, {made.get('seconds', 0)} s: {how_far(made)}"
+            print(line, flush=True)
             if parts[name]["result"] not in ("passed", "skipped"):
                 print("\n".join(parts[name].get("last_lines", [])[-15:]), flush=True)
     verdict, reason = verdict_of(parts, unverified)
