@@ -75,11 +75,7 @@ def _growth_words(rows: Sequence[TimingRow], candidate: str) -> str:
 
 
 def _draw(
-    rows: Sequence[TimingRow],
-    candidates: Sequence[str],
-    title: str,
-    words: str,
-    key: str,
+    rows: Sequence[TimingRow], candidates: Sequence[str], title: str, words: str, key: str
 ) -> Markup:
     panels = [
         (name, panel_rows)

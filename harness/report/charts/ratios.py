@@ -121,12 +121,7 @@ def _sides(axis: Axis, top: float, bottom: float, noise: Noise, key: str) -> Mar
     equal, room = axis.at(1), max(noise.floor, noise.minimum_effect)
     low, high = axis.at(1 / (1 + room)), axis.at(1 + room)
     band = tag(
-        "rect",
-        x=low,
-        y=top,
-        width=high - low,
-        height=bottom - top,
-        fill=f"url(#{key}-stale)",
+        "rect", x=low, y=top, width=high - low, height=bottom - top, fill=f"url(#{key}-stale)"
     )
     line = tag("path", d=f"M{equal:.1f} {top:.0f}V{bottom:.0f}", class_="one")
     slower = text(equal - 8, 12, "◀ slower than the peer", "t soft end")

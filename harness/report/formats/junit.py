@@ -18,13 +18,7 @@ from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.deviations import deviation_line
 from attnproof.harness.report.shared.finding_text import LONGEST_TEXT, FindingText
 from attnproof.harness.report.shared.identity import Identity, identity
-from attnproof.harness.report.shared.wording import (
-    NO_REASON,
-    listed,
-    many,
-    middle_out,
-    shorten,
-)
+from attnproof.harness.report.shared.wording import NO_REASON, listed, many, middle_out, shorten
 
 _NAME = 200
 _LOG = 4_000

@@ -21,10 +21,7 @@ from attnproof.harness.model.run import (
 )
 from attnproof.harness.model.strength import OperationScore, Recall, Strength
 from attnproof.harness.model.verdict import Kind
-from attnproof.harness.report.formats.coverage_summary import (
-    SummaryCoverage,
-    summarize_coverage,
-)
+from attnproof.harness.report.formats.coverage_summary import SummaryCoverage, summarize_coverage
 from attnproof.harness.report.formats.performance_summary import (
     SummaryPerformance,
     summarize_performance,

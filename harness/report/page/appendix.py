@@ -51,8 +51,7 @@ GLOSSARY = (
     ),
     Entry("failed", "At least one check failed, or the candidate crashed or hung."),
     Entry(
-        "unverified",
-        "Offered, but without a verdict. The run is then incomplete, never a pass.",
+        "unverified", "Offered, but without a verdict. The run is then incomplete, never a pass."
     ),
     Entry("not offered", "The candidate has no function or class of that name."),
     Entry("workload", "A case that is timed, in the same form for every candidate."),

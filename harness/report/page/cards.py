@@ -38,34 +38,34 @@ class Card(NamedTuple):
     label: str
     """Label such as "F1"; its lower case is the prefix of the card's ids."""
     finding: Finding
-    consequence: str
-    """Consequence of the mistake for an engine, a sentence; "" without one."""
     message: str
     expected: str
     got: str
     size: str
     source: str
-    fields: tuple[FieldPicture, ...]
-    more_fields: tuple[str, ...]
+    consequence: str = ""
+    """Consequence of the mistake for an engine, a sentence; "" without one."""
+    fields: tuple[FieldPicture, ...] = ()
+    more_fields: tuple[str, ...] = ()
     """Names of the wrong fields that are not drawn."""
-    equal_fields: tuple[str, ...]
-    shared: str
+    equal_fields: tuple[str, ...] = ()
+    shared: str = ""
     """Sentence if the reference has the same mistake, "" otherwise."""
-    sequence: SequenceCard | None
+    sequence: SequenceCard | None = None
     """The steps with their wrong fields; None for a single call."""
-    after: str
+    after: str = ""
     """Place in a sequence, such as "after step 3"; "" for a single call."""
-    batch: str
-    facts: str
-    params: tuple[tuple[str, str], ...]
-    literal: str
-    literal_open: bool
-    example: str
+    batch: str = ""
+    facts: str = ""
+    params: tuple[tuple[str, str], ...] = ()
+    literal: str = ""
+    literal_open: bool = False
+    example: str = ""
     """The `@example` line; "" for a sequence, as state machines take no examples."""
-    snippet: str
+    snippet: str = ""
     """Program that shows the mistake of a sequence, "" for a single call."""
-    log: str
-    left_out: tuple[str, ...]
+    log: str = ""
+    left_out: tuple[str, ...] = ()
     """Names of the parts left out to keep the page small."""
 
 
@@ -119,27 +119,11 @@ def _bare_card(label: str, finding: Finding, fault: str) -> Card:
     return Card(
         label=label,
         finding=finding,
-        consequence="",
         message=f"{finding.message[:_SENTENCE]} ({fault})",
         expected=finding.expected[:_SENTENCE],
         got=finding.got[:_SENTENCE],
         size="input not shown",
         source=finding.origin,
-        fields=(),
-        more_fields=(),
-        equal_fields=(),
-        shared="",
-        sequence=None,
-        after="",
-        batch="",
-        facts="",
-        params=(),
-        literal="",
-        literal_open=False,
-        example="",
-        snippet="",
-        log="",
-        left_out=(),
     )
 
 
@@ -153,7 +137,11 @@ def _card(label: str, finding: Finding, room: _Budget) -> Card:
     literal = _source_text("the literal of the input", lambda: case_literal(finding.case))
     literal = room.keep(literal, "literal of the input")
     example = _source_text("the @example line", lambda: example_line(finding.case))
-    failing = next((step.number for step in sequence.steps if step.failing), 0) if sequence else 0
+    failing = (
+        next((card.step.number for card in sequence.steps if card.step.failing), 0)
+        if sequence
+        else 0
+    )
     return Card(
         label=label,
         finding=finding,

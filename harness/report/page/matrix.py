@@ -161,12 +161,7 @@ def _cell(result: OperationResult, oracle: str, links: Links) -> MatrixCell:
     return MatrixCell("NO CHECK", GLYPHS["NO CHECK"], "n/a", "")
 
 
-def _total(
-    state: str,
-    run: Run,
-    oracles: tuple[str, ...],
-    links: Links,
-) -> Total:
+def _total(state: str, run: Run, oracles: tuple[str, ...], links: Links) -> Total:
     return Total(
         state,
         GLYPHS[state],
@@ -199,8 +194,7 @@ def skips(matrix: Matrix) -> tuple[Skip, ...]:
                 continue
             for oracle, cell in zip(matrix.oracles, row.cells, strict=True):
                 if cell.state == "UNVERIFIED":
-                    key = (cell.state, cell.reason)
-                    grouped.setdefault(key, []).append(f"{name}: {oracle}")
+                    grouped.setdefault((cell.state, cell.reason), []).append(f"{name}: {oracle}")
     ordered = sorted(grouped.items(), key=lambda item: (STATES.index(item[0][0]), item[0][1]))
     return tuple(
         Skip(state, GLYPHS[state], reason, tuple(what), many(len(what), "entry", "entries"))

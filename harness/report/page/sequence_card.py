@@ -24,20 +24,12 @@ _FRAME = 250
 class StepCard(NamedTuple):
     """One step on the page."""
 
-    number: int
-    label: str
-    code: str
-    failing: bool
-    reached: bool
-    remarks: tuple[str, ...]
+    step: StepView
+    """The step, with long texts and lists of names shortened."""
     fields: tuple[FieldPicture, ...]
-    more_fields: tuple[str, ...]
-    """Names of the wrong fields that are not drawn."""
+    """Pictures of the wrong fields."""
     state: str
     """Picture of the fields that the step changed."""
-    more: tuple[str, ...]
-    """Names of the changed fields that are not drawn."""
-    equal: tuple[str, ...]
 
 
 class SequenceCard(NamedTuple):
@@ -87,26 +79,23 @@ def _card(step: StepView, prefix: str, pictured: bool) -> StepCard:
     if pictured:
         state = drawn("the picture of the state", lambda: state_picture(step, f"{prefix}-state"))
     changed = [change.name for change in step.changes] if not pictured else []
-    return StepCard(
-        number=step.number,
+    shortened = step._replace(
         label=shorten(step.label, _LABEL),
         code=shorten(step.code, _CODE),
-        failing=step.failing,
-        reached=step.reached,
-        remarks=step.remarks,
-        fields=tuple(field_picture(wrong, f"{prefix}-{i}") for i, wrong in enumerate(step.wrong)),
-        more_fields=_few(step.more_wrong),
-        state=state,
+        more_wrong=_few(step.more_wrong),
         more=_few([*changed, *step.more]),
         equal=_few(step.equal),
     )
+    fields = tuple(field_picture(wrong, f"{prefix}-{i}") for i, wrong in enumerate(step.wrong))
+    return StepCard(shortened, fields, state)
 
 
-def _size(step: StepCard) -> int:
-    names = (*step.more, *step.more_fields, *step.equal)
+def _size(card: StepCard) -> int:
+    step = card.step
+    names = (*step.more, *step.more_wrong, *step.equal)
     words = len(step.label) + len(step.code) + sum(len(name) + 15 for name in names)
-    pictures = sum(len(field.svg) + 300 for field in step.fields)
-    return _FRAME + words + len(step.state) + pictures
+    pictures = sum(len(field.svg) + 300 for field in card.fields)
+    return _FRAME + words + len(card.state) + pictures
 
 
 def _few(names: list[str] | tuple[str, ...]) -> tuple[str, ...]:

@@ -6,10 +6,7 @@ import msgspec
 import pytest
 
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.run import (
-    OracleCount,
-    Run,
-)
+from attnproof.harness.model.run import OracleCount, Run
 from attnproof.harness.model.timing import BaselineResult
 from attnproof.harness.model.verdict import Kind
 from attnproof.harness.report.shared.comparison import as_compared, with_base

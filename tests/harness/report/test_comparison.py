@@ -109,9 +109,7 @@ def test_new_fixed_and_same(two):
 
 
 def test_what_has_no_verdict_is_not_fixed(two):
-    operations = [
-        make_result("build_slot_mapping", "UNVERIFIED", reason="time ran out"),
-    ]
+    operations = [make_result("build_slot_mapping", "UNVERIFIED", reason="time ran out")]
     comparison = compared(two, without(two, "build_slot_mapping", operations=operations))
     (gone,) = comparison.vanished
     assert (gone.finding.diagnosis, gone.reason) == ("off by one block", "UNVERIFIED: time ran out")

@@ -183,7 +183,7 @@ def test_a_long_sequence_of_wide_states_stays_small():
     finding = wide()
     (card,) = build_cards([finding])
     last = card.sequence.steps[-1]
-    assert (len(last.fields), len(last.more_fields)) == (4, 17)
+    assert (len(last.fields), len(last.step.more_wrong)) == (4, 17)
     assert card.sequence.size < 450_000
     source = render_html(make_run("FAIL", [], findings=[finding]), {})
     assert source.count("<li>") + source.count('<li class="failing">') >= 25
