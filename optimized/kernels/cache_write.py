@@ -133,7 +133,7 @@ def write_rows_on_device(
     dense = inner == [1, 1, 1, 1]
     aligned = alignment_of(data, (n0, *outer)) if dense else 1
     with launching_on(slot_mapping.device):
-        form_for(_cache_write_kernel, *data)[(triton.cdiv(num_tokens, tokens), n1, pieces)](
+        form_for(_cache_write_kernel, aligned)[(triton.cdiv(num_tokens, tokens), n1, pieces)](
             *data,
             slot_mapping,
             *(scales or (slot_mapping, slot_mapping)),

@@ -89,9 +89,7 @@ def copy_runs_on_device(runs: BlockRuns, pairs: torch.Tensor) -> None:
     dense = source0 == target0 == 1
     aligned = alignment_of(runs, (n0, *source_strides, *target_strides)) if dense else 1
     with launching_on(target.device):
-        form_for(_copy_blocks_kernel, source, target)[
-            (2 * pairs.shape[0], triton.cdiv(words, _BLOCK))
-        ](
+        form_for(_copy_blocks_kernel, aligned)[(2 * pairs.shape[0], triton.cdiv(words, _BLOCK))](
             source,
             target,
             pairs,

@@ -24,6 +24,8 @@ from .versions import alignment_of, form_for
 
 _LOG2_E: Final = math.log2(math.e)
 _NO_WINDOW: Final = 2**31 - 1
+_LEAST_ALIGNMENT: Final = 8
+"""Elements that are loaded at once at least: those of a head of 8 in fp8."""
 
 
 def attend_on_device(a: Attention) -> None:
@@ -33,7 +35,9 @@ def attend_on_device(a: Attention) -> None:
         return
     group = a.query.shape[1] // kv_heads
     most_rows = group * a.max_query_len
-    tiles = tiles_for(a.query.shape[2], most_rows, target_of(a.query.device))
+    aligned = _alignment(a)
+    target = target_of(a.query.device)
+    tiles = tiles_for(a.query.shape[2], most_rows, target, aligned=aligned > 1)
     tiles_each = triton.cdiv(most_rows, tiles.rows)
     if a.query_start_loc is None or tiles_each == 1:
         programs, first_step = num_reqs * tiles_each, 0
@@ -42,7 +46,7 @@ def attend_on_device(a: Attention) -> None:
         first_step = 1 << num_reqs.bit_length() >> 1
     splits = splits_for(programs * kv_heads, _most_keys(a), tiles.keys, a.query.device)
     with launching_on(a.query.device):
-        _attend(a, tiles, (programs, kv_heads, splits), first_step, tiles_each)
+        _attend(a, tiles, aligned, (programs, kv_heads, splits), first_step, tiles_each)
 
 
 def _most_keys(a: Attention) -> int:
@@ -53,7 +57,12 @@ def _most_keys(a: Attention) -> int:
 
 
 def _attend(
-    a: Attention, tiles: Tiles, grid: tuple[int, int, int], first_step: int, tiles_each: int
+    a: Attention,
+    tiles: Tiles,
+    aligned: int,
+    grid: tuple[int, int, int],
+    first_step: int,
+    tiles_each: int,
 ) -> None:
     tokens, heads, head_size = a.query.shape
     num_reqs, splits = a.seq_lens.shape[0], grid[2]
@@ -65,11 +74,10 @@ def _attend(
         kwargs: dict[str, Any] = {"dtype": torch.float32, "device": a.query.device}
         partial = torch.empty(tokens, heads, splits, head_size, **kwargs)
         partial_sums = torch.empty(tokens, heads, splits, **kwargs)
-    data = (a.query, key_cache, value_cache, a.out)
-    aligned, strides = _aligned(*data)
+    strides = [stride // aligned for stride in _strides(a)]
     score_scale, soft_cap = _scales(a)
     page_bits = block_size & (block_size - 1) == 0
-    form_for(attend_kernel, *data)[grid](
+    form_for(attend_kernel, aligned)[grid](
         a.query,
         *strides[:2],
         a.query.stride(2),
@@ -139,8 +147,13 @@ def _scales(a: Attention) -> tuple[float, float]:
     return a.scale / a.logits_soft_cap, a.logits_soft_cap * _LOG2_E
 
 
-def _aligned(*tensors: torch.Tensor) -> tuple[int, list[int]]:
-    """Return a common divisor of all strides but the last, and the strides over it."""
-    strides = [stride for tensor in tensors for stride in tensor.stride()[:-1]]
-    common = alignment_of(tensors, strides)
-    return common, [stride // common for stride in strides]
+def _alignment(a: Attention) -> int:
+    """Return a common divisor of the strides of a head and its elements, 1 without wide loads."""
+    alignment = alignment_of((a.query, a.key_cache, a.value_cache, a.out), _strides(a))
+    return alignment if alignment >= _LEAST_ALIGNMENT else 1
+
+
+def _strides(a: Attention) -> list[int]:
+    """Return all strides of query, caches and result but those of the elements of a head."""
+    tensors = (a.query, a.key_cache, a.value_cache, a.out)
+    return [stride for tensor in tensors for stride in tensor.stride()[:-1]]

@@ -26,6 +26,8 @@ _RESULT_TILE: Final[dict[Target, int]] = {"hip": 16384, "sm80": 8192, "sm90": 16
 """Elements of a program's result, rows times head size, that fit into registers."""
 _KEY_TILE: Final = 8192
 """Elements of one tile of keys, of which shared memory holds two stages, and of values."""
+_UNALIGNED_KEYS: Final = 16
+"""Keys of a tile of data that is not aligned."""
 _INTERPRETED_KEYS: Final = 32
 """Keys of a tile in the interpreter, where an iteration costs about the same at any size."""
 
@@ -44,18 +46,21 @@ class Tiles(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def tiles_for(head_size: int, most_rows: int, target: Target) -> Tiles:
+def tiles_for(head_size: int, most_rows: int, target: Target, *, aligned: bool) -> Tiles:
     """Return the tiles for heads of `head_size` and at most `most_rows` query rows a request.
 
     Few rows (decodes) get the smallest tile of the matrix units and a deep pipeline, as
     they are bound by memory; many rows get the largest tile that registers hold without
-    spills.
+    spills. Data that is not aligned, which no engine has, gets small tiles: element by element,
+    large ones spill and compile for seconds.
     """
     head = max(16, _power_of_two(head_size))
     least = max(16, _power_of_two(most_rows))
     if target == "interpreter":
         return Tiles(min(32, least), _INTERPRETED_KEYS, head, 4, 1)
     rows = min(least, 128, max(16, _RESULT_TILE[target] // head))
+    if not aligned:
+        return Tiles(min(32, rows), _UNALIGNED_KEYS, head, 4, 1)
     keys = min(64, max(16, _KEY_TILE // head))
     if target == "hip":
         return Tiles(rows, keys, head, 4, 2)

@@ -44,24 +44,20 @@ def data_kernel(*specialised: str) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
-def form_for(kernel: Any, *data: torch.Tensor) -> Any:
-    """Return the form of a `data_kernel` for these tensors of its specialised pointers."""
-    return kernel if are_aligned(*data) else kernel.unaligned
+def form_for(kernel: Any, alignment: int) -> Any:
+    """Return the form of a `data_kernel` for data and strides of this alignment, in elements."""
+    return kernel if alignment > 1 else kernel.unaligned
 
 
 def alignment_of(data: Sequence[torch.Tensor], strides: Iterable[int]) -> int:
-    """Return a power of two that divides all strides, 1 if loads can't be wide.
+    """Return a power of two that divides all strides, 1 if a pointer isn't aligned.
 
     It is no larger than the widest load of the narrowest elements: a larger one would be a
     version of its own, and no faster.
     """
-    widest = _ALIGNMENT // min(tensor.element_size() for tensor in data)
-    return math.gcd(widest, *strides) if are_aligned(*data) else 1
-
-
-def are_aligned(*data: torch.Tensor) -> bool:
-    """True if every tensor starts at an address that the widest load can read."""
-    return all(tensor.data_ptr() % _ALIGNMENT == 0 for tensor in data)
+    if any(tensor.data_ptr() % _ALIGNMENT for tensor in data):
+        return 1
+    return math.gcd(_ALIGNMENT // min(tensor.element_size() for tensor in data), *strides)
 
 
 def lanes_for(most: int) -> int:

@@ -90,8 +90,9 @@ def test_pieces_of_a_long_sequence_on_the_host(layers, monkeypatch):
 @pytest.mark.parametrize("head_size", [8, 32, 40, 64, 72, 96, 128, 256, 512, 1000])
 @pytest.mark.parametrize("target", ["hip", "sm80", "sm90"])
 @pytest.mark.parametrize("rows", [1, 4, 17, 64, 1 << 20])
-def test_every_head_size_has_tiles(head_size, target, rows):
-    made = tiles.tiles_for(head_size, rows, target)
+@pytest.mark.parametrize("aligned", [True, False])
+def test_every_head_size_has_tiles(head_size, target, rows, aligned):
+    made = tiles.tiles_for(head_size, rows, target, aligned=aligned)
     assert made.head >= max(16, head_size)
     assert made.rows >= 16 <= made.keys
     assert made.rows & (made.rows - 1) == made.keys & (made.keys - 1) == 0
