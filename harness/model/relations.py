@@ -32,7 +32,7 @@ class Relations:
     alone: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that the parts have instead of those of the whole."""
     per_request: frozenset[str] = frozenset()
-    """Parameters that are lists of one value a request."""
+    """Parameters that are lists of one value a request; shorter ones are repeated."""
     blocks: frozenset[str] = frozenset()
     """Outputs that hold block ids: other ids of the same blocks give other values there."""
     slots: frozenset[str] = frozenset()

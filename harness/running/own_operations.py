@@ -227,7 +227,11 @@ def _call_first(operation: Operation, pipe: int) -> None:
 
     The cases of a class are made here too, because they take calls of its reference.
     """
-    for name, case in islice(operation.inputs.boundaries(), _TRIED):
+    cases = list(islice(operation.inputs.boundaries(), _TRIED))
+    if not cases:
+        os.write(pipe, b"\nany\thas conditions that no usual arguments meet")
+        return
+    for name, case in cases:
         os.write(pipe, f"\n{name}".encode())
         problem = _called(operation, case)
         if problem:

@@ -21,6 +21,12 @@ DEFINITION = "__attnproof_definition__"
 """Attribute of a decorated function or class with its `Definition`."""
 _PLAIN: dict[Any, Declaration] = {int: Int(), bool: Flag()}
 """Declarations of arguments without one."""
+_DTYPES_OF: dict[str, tuple[torch.dtype, ...]] = {
+    "flags": (torch.bool,),
+    "data": (torch.float16, torch.bfloat16, torch.float32, torch.float64),
+}
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+"""Dtypes of the other roles."""
 _UNDECLARED = object()
 """Annotation of a result without one."""
 
@@ -79,6 +85,17 @@ class Definition:
         """True if a batch determines some argument."""
         declared = (one.declared for one in self.every_argument)
         return any(one.follows_batch for one in declared if not isinstance(one, Flag))
+
+    @property
+    def has_conditions(self) -> bool:
+        """True if arguments that are each as declared may be refused together."""
+        declared = [one.declared for one in self.arguments]
+        return bool(self.requires) or any(
+            isinstance(bound, str)
+            for one in declared
+            if not isinstance(one, Flag)
+            for bound in (one.least, one.below)
+        )
 
     @property
     def has_results(self) -> bool:
@@ -385,6 +402,13 @@ def _check_sizes(declared: Array, place: str) -> None:
         tuple(declared.sizes), tuple(_bounds(declared))
     except ValueError as error:
         raise DefinitionError(f"{place}: {error}") from None
+    allowed = _DTYPES_OF.get(declared.role, _INTEGERS)
+    for dtype in declared.dtypes:
+        if dtype not in allowed:
+            listed = ", ".join(str(one).removeprefix("torch.") for one in allowed)
+            raise DefinitionError(
+                f"{place}: an array of {declared.role} is not of {dtype}: it may be {listed}"
+            )
     if declared.tolerance and declared.role != "data":
         raise DefinitionError(f"{place}: a tolerance is for data; integers are compared exactly")
 

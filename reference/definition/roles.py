@@ -108,7 +108,8 @@ class Array:
     on_cpu: bool = False
     """True for a tensor on the CPU whatever the device of the call."""
     tolerance: float = 0.0
-    """Largest relative error of a result of floats; the reference computes in float64."""
+    """Largest error of a result of floats, relative to the norm of its last dimension (of single
+    elements: 8 times that); the reference computes in float64."""
     may_alias: bool = False
     """True for a result that may be a view of an argument."""
 

@@ -88,7 +88,10 @@ def _part(case: Case, relations: Relations, first: int, last: int) -> Case:
         **{name: values and values[first:last] for name, values in rows.items()},
     )
     lists = {name: case.params[name] for name in relations.per_request & set(case.params)}
-    cut = {name: values and values[first:last] for name, values in lists.items()}
+    cut = {
+        name: values and [values[row % len(values)] for row in range(first, last)]
+        for name, values in lists.items()
+    }
     return replace(
         case, batch=_as_wide(batch, part), params={**case.params, **relations.alone, **cut}
     )

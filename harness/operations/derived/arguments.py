@@ -15,11 +15,25 @@ from attnproof.harness.consumer.visible_keys import ExpectedTokens
 from attnproof.harness.model.call import Call
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.place import Place
-from attnproof.harness.operations.derived.params import ORDER, SPARE, Layout, free_axes, limits
+from attnproof.harness.operations.derived.params import (
+    ORDER,
+    SPARE,
+    Layout,
+    free_axes,
+    key_of,
+    limits,
+)
 from attnproof.reference.definition.definition import Argument, Definition
 from attnproof.reference.definition.roles import Array, Flag, Int
 
-_NUMPY = {torch.int32: np.int32, torch.int64: np.int64, torch.bool: np.bool_}
+_NUMPY = {
+    torch.uint8: np.uint8,
+    torch.int8: np.int8,
+    torch.int16: np.int16,
+    torch.int32: np.int32,
+    torch.int64: np.int64,
+    torch.bool: np.bool_,
+}
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers of the size of a float, in whose place the arena lays them out."""
 
@@ -53,7 +67,7 @@ class Values:
             assert self._batch is not None
             return _amounts(self._batch)[declared.amount]
         low, high = limits(declared, self.sizes)
-        value: int = self._params[argument.name]
+        value: int = self._params[key_of(argument)]
         if isinstance(declared.least, str):
             value += low
         return max(low, min(value, high))
@@ -71,7 +85,7 @@ class Values:
     def plain(self, argument: Argument) -> Any:
         """Return the value of an integer or bool."""
         if isinstance(argument.declared, Flag):
-            return self._params[argument.name]
+            return self._params[key_of(argument)]
         return self.number(argument)
 
     def _array(self, argument: Argument, declared: Array) -> np.ndarray:
@@ -88,7 +102,7 @@ class Values:
             words = _WORDS[dtype.itemsize] if dtype.is_floating_point else dtype
             stale = self._stale if words is torch.int32 or words is torch.int64 else 1
             return torch.full(shape, stale, dtype=words).numpy()
-        chosen = self._chosen(argument.name, declared, shape)
+        chosen = self._chosen(argument, declared, shape)
         if not dtype.is_floating_point:
             return chosen.astype(_NUMPY[dtype])
         return torch.from_numpy(chosen).to(dtype).view(_WORDS[dtype.itemsize]).numpy()
@@ -105,15 +119,17 @@ class Values:
             return tensor
         return tensor.view(self.dtype_of(declared))
 
-    def _chosen(self, name: str, declared: Array, shape: tuple[int, ...]) -> np.ndarray:
+    def _chosen(self, argument: Argument, declared: Array, shape: tuple[int, ...]) -> np.ndarray:
         """Return the parameter's elements in turn, inside the limits; distinct ones at random."""
         if declared.distinct:
             low, high = limits(declared, self.sizes)
             count = int(np.prod(shape))
             room = min(high - low + 1, 2 * count + 1)
-            chance = np.random.default_rng([self._params[ORDER], zlib.crc32(name.encode())])
+            chance = np.random.default_rng(
+                [self._params[ORDER], zlib.crc32(argument.name.encode())]
+            )
             return (low + chance.permutation(max(room, count))[:count]).reshape(shape)
-        elements = np.resize(np.array(self._params[name]), shape)
+        elements = np.resize(np.array(self._params[key_of(argument)]), shape)
         if declared.role in ("flags", "data"):
             return elements
         low, high = limits(declared, self.sizes)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain, combinations, islice
 from typing import Any
 
+import torch
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
@@ -15,11 +18,13 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Contract, Inputs, Operation
 from attnproof.harness.model.relations import Joined, Relations
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.derived.arguments import diagnose_float, placement, values_of
 from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.derived.params import (
     LAYOUT,
     Parameter,
+    key_of,
     layout_of,
     parameters_of,
     params_type,
@@ -27,8 +32,10 @@ from attnproof.harness.operations.derived.params import (
 )
 from attnproof.harness.operations.derived.steps import class_operation
 from attnproof.harness.operations.shared.metadata import BatchFacts
+from attnproof.reference.definition.checking import check
 from attnproof.reference.definition.definition import Definition
-from attnproof.reference.definition.roles import Array, Int
+from attnproof.reference.definition.roles import BATCH_AXES, Array, Flag, Int, size_of
+from attnproof.reference.interface import MetadataError
 
 _JOINED = {
     "query offsets": Joined.OFFSETS,
@@ -37,6 +44,8 @@ _JOINED = {
     "request indices": Joined.ROW_INDICES,
 }
 """How results of a role follow from those of the parts of a batch; of others (R,) by entries."""
+_MOST_TRIED = 400
+"""Pairs of values that are tried in search of usual arguments that meet the conditions."""
 OWN = ""
 """Section of an operation that SPEC.md does not have."""
 
@@ -53,6 +62,7 @@ def derive(definition: Definition) -> Operation:
         inputs=Inputs(
             params=params_type(parameters),
             unreal=_unreal,
+            problem=partial(_problem, definition),
             has_batch=definition.has_batch,
             cases=lambda: _cases(definition, parameters),
             boundaries=partial(boundaries, definition, parameters),
@@ -75,14 +85,39 @@ def _unreal(case: Case) -> str:
 def _cases(draw: st.DrawFn, definition: Definition, parameters: dict[str, Parameter]) -> Case:
     batch = draw(batches()) if definition.has_batch else None
     params = {name: draw(one.drawn) for name, one in parameters.items()}
-    return Case(definition.name, batch, params)
+    case = Case(definition.name, batch, params)
+    assume(not _problem(definition, case))
+    return case
+
+
+def _problem(definition: Definition, case: Case) -> str:
+    """Return the condition on several arguments that a case does not meet."""
+    if not definition.has_conditions:
+        return ""
+    call = _prepare(definition, case, 0, "cpu")
+    try:
+        check(definition, call.args | call.kwargs)
+    except MetadataError as error:
+        return str(error)
+    return ""
 
 
 def boundaries(
     definition: Definition, parameters: dict[str, Parameter]
 ) -> Iterator[tuple[str, Case]]:
-    """Yield usual batches, then one of them with each critical value of each parameter."""
-    plain = usual(parameters)
+    """Yield usual batches, then one of them with each critical value of each parameter.
+
+    Cases that do not meet the conditions are left out.
+    """
+    for name, case in _boundaries(definition, parameters):
+        if not _problem(definition, case):
+            yield name, case
+
+
+def _boundaries(
+    definition: Definition, parameters: dict[str, Parameter]
+) -> Iterator[tuple[str, Case]]:
+    plain = usual_arguments(definition, parameters)
     named = dict(usual_batches()) if definition.has_batch else {"usual arguments": None}
     for name, batch in named.items():
         yield name, Case(definition.name, batch, plain)
@@ -91,6 +126,21 @@ def boundaries(
         for value in one.values[1:]:
             text = f"{name} {value}" if name != LAYOUT else f"layout {_shown(value)}"
             yield text, Case(definition.name, first, {**plain, name: value})
+
+
+def usual_arguments(definition: Definition, parameters: dict[str, Parameter]) -> dict[str, Any]:
+    """Return the usual value of each parameter, or of those that meet the conditions the first."""
+    plain = usual(parameters)
+    if not definition.has_conditions:
+        return plain
+    batch = next(iter(dict(usual_batches()).values())) if definition.has_batch else None
+    other = {name: one.values for name, one in parameters.items() if name != LAYOUT}
+    changes = [{}, *({name: value} for name, values in other.items() for value in values)]
+    pairs = ({**one, **two} for one, two in combinations(changes, 2))
+    for changed in chain(changes, islice(pairs, _MOST_TRIED)):
+        if not _problem(definition, Case(definition.name, batch, {**plain, **changed})):
+            return {**plain, **changed}
+    return plain
 
 
 def _shown(layout: dict[str, Any]) -> str:
@@ -119,13 +169,14 @@ def usual_batches() -> Iterator[tuple[str, Batch]]:
 def _from_batch(
     definition: Definition, parameters: dict[str, Parameter], batch: Batch
 ) -> Iterator[Case]:
-    if definition.has_batch:
-        yield Case(definition.name, batch, usual(parameters))
-        return
-    rows, plain = batch.num_requests, usual(parameters)  # as many numbers as the step has requests
-    sizes = {name: rows for name in parameters if name.startswith("size_")}
-    if sizes:
-        yield Case(definition.name, None, plain | sizes)
+    plain = usual_arguments(definition, parameters)
+    case = Case(definition.name, batch, plain)
+    if not definition.has_batch:
+        # As many numbers as the step has requests.
+        sizes = {name: batch.num_requests for name in parameters if name.startswith("size_")}
+        case = Case(definition.name, None, plain | sizes)
+    if (definition.has_batch or sizes) and not _problem(definition, case):
+        yield case
 
 
 def _prepare(definition: Definition, case: Case, pattern: int, device: str) -> Call:
@@ -173,18 +224,65 @@ def _contract(definition: Definition) -> Contract:
     results |= {name: one for name, one in arrays.items() if one.written}
     joined = {name: how for name, one in results.items() if (how := _join(one)) is not None}
     relations = None
-    if definition.independent and definition.has_batch and joined:
+    if definition.independent and definition.has_batch and joined and _can_be_cut(definition):
         alone = {"spare": 0} if any(one.longer for one in arrays.values()) else {}
+        lengths = {results[name].sizes[0].axis for name in joined}
         numbers = [
-            a for a in definition.arguments if isinstance(a.declared, Int) and a.declared.axis
+            a
+            for a in definition.arguments
+            if isinstance(a.declared, Int) and a.declared.axis in lengths - {""}
         ]
-        relations = Relations(joined=joined, alone=alone | {one.name: 0 for one in numbers})
+        relations = Relations(
+            joined=joined,
+            alone=alone | {key_of(one): 0 for one in numbers},
+            per_request=frozenset(
+                key_of(a)
+                for a in definition.arguments
+                if isinstance(a.declared, Array) and _is_of_rows(a.declared)
+            ),
+        )
     return Contract(
+        invariants=partial(_wrong_floats, definition) if _has_tolerance(results) else None,
         diagnose=diagnose_float,
         relations=relations,
         tolerances={name: one.tolerance for name, one in results.items() if one.tolerance},
         may_alias=frozenset(name for name, one in results.items() if one.may_alias or one.written),
     )
+
+
+def _has_tolerance(results: dict[str, Array]) -> bool:
+    return any(one.tolerance for one in results.values())
+
+
+def _wrong_floats(definition: Definition, _call: Call, outputs: Outputs) -> Iterator[Violation]:
+    """Yield a result of another dtype: equality compares those with a tolerance by value."""
+    for result in definition.results:
+        value, declared = outputs.get(result.name), result.declared
+        if not declared.tolerance or not isinstance(value, torch.Tensor):
+            continue
+        if value.dtype not in (*declared.dtypes, torch.float64):  # float64 is the reference's
+            yield Violation(result.name, f"is of {value.dtype}, which is not declared")
+
+
+def _can_be_cut(definition: Definition) -> bool:
+    """True if the arguments of a part of the rows follow from those of the whole."""
+    for argument in definition.arguments:
+        declared = argument.declared
+        if isinstance(declared, Flag):
+            continue
+        axes = {size_of(one).axis for one in (declared.below, declared.least) if one is not None}
+        if isinstance(declared, Array) and not (declared.follows_batch or declared.written):
+            axes |= set() if _is_of_rows(declared) else {one.axis for one in declared.sizes}
+        elif isinstance(declared, Int) and declared.axis:
+            axes = set()  # it is least in the parts
+        if axes & set(BATCH_AXES):
+            return False
+    return True
+
+
+def _is_of_rows(declared: Array) -> bool:
+    """True for a list of the case with an element for each row."""
+    return declared.is_free and declared.sizes == (("R", 1, 0),)
 
 
 def _join(declared: Array) -> Joined | None:

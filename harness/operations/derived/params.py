@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+import torch
 from hypothesis import strategies as st
 from msgspec import Meta
 
@@ -23,6 +24,8 @@ _LONGEST = 8
 """Numbers drawn of an array, which they fill in turn."""
 _FLOATS = (1.0, 0.0, -1.5, 0.1, -0.001, 300.0, 7.25)
 ORDER, SPARE, LAYOUT = "order", "spare", "layout"
+_TAKEN = frozenset({ORDER, SPARE, LAYOUT, "do", "steps"})
+"""Names of parameters that are no argument."""
 
 
 class Layout(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
@@ -60,6 +63,13 @@ class Parameter(NamedTuple):
     kind: Any
     values: tuple[Any, ...]
     drawn: st.SearchStrategy[Any]
+
+
+def key_of(argument: Argument) -> str:
+    """Return the name of the argument's parameter."""
+    name = argument.name
+    is_taken = name in _TAKEN or name.startswith(("size_", "with_"))
+    return f"{name}_" if is_taken else name
 
 
 def parameters_of(definition: Definition, *, method: bool = False) -> dict[str, Parameter]:
@@ -110,7 +120,8 @@ def limits(declared: Int | Array, sizes: dict[str, int]) -> tuple[int, int]:
     smallest = declared.smallest if isinstance(declared, Array) else declared.least
     lowest = _value(smallest, sizes)
     below = _value(declared.below, sizes)
-    return _LEAST if lowest is None else lowest, _MOST if below is None else below - 1
+    least, most = _range_of(declared)
+    return least if lowest is None else lowest, most if below is None else below - 1
 
 
 def _value(bound: Bound | None, sizes: dict[str, int]) -> int | None:
@@ -122,11 +133,11 @@ def _of_argument(argument: Argument) -> Iterator[tuple[str, Parameter]]:
     if argument.optional:
         yield f"with_{argument.name}", _flag(True)
     if isinstance(declared, Array) and declared.is_free:
-        yield argument.name, _elements(declared)
+        yield key_of(argument), _elements(declared)
     elif isinstance(declared, Flag):
-        yield argument.name, _flag(argument.default is True)
+        yield key_of(argument), _flag(argument.default is True)
     elif isinstance(declared, Int) and not declared.follows_batch:
-        yield argument.name, _number(argument, declared)
+        yield key_of(argument), _number(argument, declared)
 
 
 def _elements(declared: Array) -> Parameter:
@@ -153,11 +164,20 @@ def _list_of(element: Any, rows: list[Any], drawn: st.SearchStrategy[Any]) -> Pa
 
 
 def constant_limits(declared: Int | Array) -> tuple[int, int]:
-    """Return the limits that depend on no argument; those of int32 in place of others."""
+    """Return the limits that depend on no argument; those of the dtype in place of others."""
     smallest = declared.smallest if isinstance(declared, Array) else declared.least
     below = declared.below
-    low = smallest if isinstance(smallest, int) else _LEAST if smallest is None else 0
-    return low, below - 1 if isinstance(below, int) else _MOST
+    least, most = _range_of(declared)
+    low = smallest if isinstance(smallest, int) else least if smallest is None else 0
+    return low, below - 1 if isinstance(below, int) else most
+
+
+def _range_of(declared: Int | Array) -> tuple[int, int]:
+    """Return the range of the narrowest dtype; that of int32 for numbers and int64."""
+    if isinstance(declared, Int):
+        return _LEAST, _MOST
+    ranges = [torch.iinfo(dtype) for dtype in declared.dtypes]
+    return max(_LEAST, *(one.min for one in ranges)), min(_MOST, *(one.max for one in ranges))
 
 
 def _flag(usual_value: bool) -> Parameter:

@@ -127,12 +127,22 @@ class _Class:
         live = offered(*call.args.values(), **call.kwargs)
         found = [self._state(live)]
         for name, args, kwargs in call.facts.steps:
-            results = [one.name for one in self.methods[name].results]
-            result = getattr(live, name)(*args.values(), **kwargs)
-            several = len(results) > 1 and isinstance(result, tuple)
-            fields = dict(zip(results, result, strict=False)) if several else {"result": result}
-            found.append({key: _kept(one) for key, one in fields.items()} | self._state(live))
+            fields = self._returned(name, getattr(live, name)(*args.values(), **kwargs))
+            written = {one: (args | kwargs)[one] for one in self._written(name)}
+            found.append({key: _kept(one) for key, one in (fields | written).items()})
+            found[-1] |= self._state(live)
         return found
+
+    def _returned(self, method: str, returned: Any) -> dict[str, Any]:
+        """Return the results by field: the method's name, with an index if it has several."""
+        results = self.methods[method].results
+        if len(results) > 1 and isinstance(returned, tuple):
+            return {f"{method}[{index}]": one for index, one in enumerate(returned)}
+        return {method: returned}
+
+    def _written(self, method: str) -> list[str]:
+        arguments = self.methods[method].arguments
+        return [a.name for a in arguments if isinstance(a.declared, Array) and a.declared.written]
 
     def _state(self, live: Any) -> dict[str, Any]:
         return {name: _kept(getattr(live, name, MISSING)) for name in self.definition.state}
@@ -173,6 +183,16 @@ def _from_batch(defined: _Class, batch: Batch) -> Iterator[Case]:
     yield defined.case(usual(defined.opened), rounds * (1 + batch.num_requests % 8))
 
 
+def _fields(method: Definition) -> Iterator[tuple[str, Array]]:
+    """Yield the output fields of a method with their declarations."""
+    several = len(method.results) > 1
+    for index, result in enumerate(method.results):
+        yield f"{method.name}[{index}]" if several else method.name, result.declared
+    for argument in method.arguments:
+        if isinstance(argument.declared, Array) and argument.declared.written:
+            yield argument.name, argument.declared
+
+
 def _outputs(_call: Call, result: Any) -> Outputs:
     return of_steps(result)
 
@@ -203,10 +223,10 @@ def class_operation(definition: Definition, section: str) -> Operation:
         contract=Contract(
             diagnose=diagnose_float,
             tolerances={
-                f"[].{one.name}": one.declared.tolerance
+                f"[].{field}": one.tolerance
                 for method in definition.methods
-                for one in method.results
-                if one.declared.tolerance
+                for field, one in _fields(method)
+                if one.tolerance
             },
         ),
     )
