@@ -119,14 +119,14 @@ def _failing_lines(path: Path) -> list[_Line]:
     """Return the cases that failed the run's candidates (UsageError)."""
     try:
         lines = read_regular(path).splitlines()
-        found = [decode_json(line, _Line) for line in lines]
+        cases = [decode_json(line, _Line) for line in lines]
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}; a draft needs the whole report"
         ) from None
     except DamagedError as error:
         raise UsageError(f"{path} is damaged: {error}; run verify again") from None
-    return [line for line in found if line.failures]
+    return [line for line in cases if line.failures]
 
 
 def _entries(run: _Run, lines: list[_Line]) -> Iterator[_Entry]:
@@ -137,16 +137,16 @@ def _entries(run: _Run, lines: list[_Line]) -> Iterator[_Entry]:
             for line in lines
             if (line.operation, line.candidate) == (operation.name, operation.candidate)
         ]
-        found = [
+        entries = [
             _of_finding(finding, operation)
             for finding in run.findings
             if (finding.operation, finding.candidate) == (operation.name, operation.candidate)
         ]
-        if own and not found and operation.verdict == "FAIL":
-            found = [_of_operation(operation, operation.reason or "fails")]
-        if found:
-            _divide(own, found)
-            yield from found
+        if own and not entries and operation.verdict == "FAIL":
+            entries = [_of_operation(operation, operation.reason or "fails")]
+        if entries:
+            _divide(own, entries)
+            yield from entries
 
 
 def _of_finding(finding: _Finding, operation: _Operation) -> _Entry:
@@ -173,13 +173,13 @@ def _divide(lines: list[_Line], entries: list[_Entry]) -> None:
     held = [{(o, name) for o, name, _ in line.failures} for line in lines]
     for pair in sorted(pairs):
         owners = [entry for entry in entries if pair in entry.shown]
-        counts = [sum(pair in one and bool(one & e.shown) for one in held) for e in entries]
+        counts = [sum(pair in shown and bool(shown & e.shown) for shown in held) for e in entries]
         for owner in owners or [entries[counts.index(max(counts))]]:
             owner.shown.add(pair)
-    for line, one in zip(lines, held, strict=True):
+    for line, shown in zip(lines, held, strict=True):
         case = _case(line)
         for entry in entries:
-            if one & entry.shown:
+            if shown & entry.shown:
                 entry.cases.append(case)
                 entry.diagnoses |= {d for o, name, d in line.failures if (o, name) in entry.shown}
 

@@ -41,12 +41,12 @@ NOISE = Noise(
 
 
 def workloads() -> list[Workload]:
-    found = [
+    drawn = [
         Workload(name=f"{kind}, {n} requests", kind=kind, requests=n, tokens=n * tokens)
         for kind, tokens in (("decode", 1), ("mixed", 20), ("prefill", 120))
         for n in COUNTS
     ]
-    return [*found, Workload(name=f"{TRACE} step 17", kind="trace", requests=37, tokens=412)]
+    return [*drawn, Workload(name=f"{TRACE} step 17", kind="trace", requests=37, tokens=412)]
 
 
 def interval(samples: list[float]) -> Interval:
@@ -154,11 +154,11 @@ def bench(operations: tuple[str, ...] = OPERATIONS, seed: int = 7, **changes: An
 
 
 def steps(draw: random.Random, candidate: str, factor: float) -> Steps:
-    found = []
+    trace_steps = []
     for number in range(80):
         requests = max(1, round(math.exp(draw.uniform(0, 5.5))))
         ns = factor * (9_000 + 160 * requests) * math.exp(draw.gauss(0, 0.1))
-        found.append(
+        trace_steps.append(
             Step(
                 source=f"{TRACE} step {number}",
                 case_id=f"{number:012}",
@@ -172,15 +172,15 @@ def steps(draw: random.Random, candidate: str, factor: float) -> Steps:
         candidate=candidate,
         operations=("build_slot_mapping", "split_attn_metadata"),
         left_out={"XFormersAttentionMetadataBuilder.build": "not offered by vllm"},
-        steps=found,
+        steps=trace_steps,
     )
 
 
-def regression(found: Timing, **changes: Any) -> Regression:
+def regression(timing: Timing, **changes: Any) -> Regression:
     fields: dict[str, Any] = {
-        "operation": found.operation,
-        "workload": found.workload.name,
-        "candidate": found.candidate,
+        "operation": timing.operation,
+        "workload": timing.workload.name,
+        "candidate": timing.candidate,
         "clock": "host",
         "ratio": 1.18,
         "low": 1.15,
@@ -191,12 +191,12 @@ def regression(found: Timing, **changes: Any) -> Regression:
     return Regression(**(fields | changes))
 
 
-def compared(found: Bench) -> Bench:
+def compared(result: Bench) -> Bench:
     """Compare with a baseline: one timing is slower, one has more allocations."""
     equal = {"ratio": 1.01, "low": 0.98, "high": 1.03, "p_value": 0.5, "verdict": "no evidence"}
-    entries = [regression(t, **equal) for t in found.timings]
-    entries[4] = regression(found.timings[4])
-    entries[9] = regression(found.timings[9], **(equal | {"costs": "allocations 3 to 4"}))
+    entries = [regression(t, **equal) for t in result.timings]
+    entries[4] = regression(result.timings[4])
+    entries[9] = regression(result.timings[9], **(equal | {"costs": "allocations 3 to 4"}))
     baseline = BaselineResult(
         name="main",
         state="compared",
@@ -204,10 +204,10 @@ def compared(found: Bench) -> Bench:
         regressions=entries,
         lost=["swap_blocks / optimized / decode, 8 requests"],
     )
-    return msgspec.structs.replace(found, baseline=baseline)
+    return msgspec.structs.replace(result, baseline=baseline)
 
 
-def past(found: Bench, name: str, factor: float) -> Past:
+def past(result: Bench, name: str, factor: float) -> Past:
     """Return a baseline in which `optimized` took `factor` times its present time."""
     return Past(
         name=name,
@@ -217,6 +217,6 @@ def past(found: Bench, name: str, factor: float) -> Past:
         medians_ns={
             f"{t.operation} / {t.candidate} / {t.workload.name}": t.host.median_ns
             * (factor if t.candidate == "optimized" else 1.0)
-            for t in found.timings
+            for t in result.timings
         },
     )

@@ -53,7 +53,7 @@ def foreign() -> Run:
 def on_another_machine(slower: Run) -> Run:
     """Slower than the baseline of another machine: only grown counts are left."""
     old = slower.bench.baseline
-    found = BaselineResult(
+    baseline = BaselineResult(
         name=old.name,
         state="another machine",
         reason="it is of another machine",
@@ -62,7 +62,7 @@ def on_another_machine(slower: Run) -> Run:
         lost=old.lost,
         control=old.control,
     )
-    return with_bench(slower, baseline=found)
+    return with_bench(slower, baseline=baseline)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def failing() -> Run:
 @pytest.fixture
 def since_base(failing: Run) -> Run:
     """The failing run with a base run that lacks the finding of split_attn_metadata."""
-    known = [one for one in failing.findings if one.operation == "build_slot_mapping"]
+    known = [finding for finding in failing.findings if finding.operation == "build_slot_mapping"]
     base = as_compared(msgspec.structs.replace(failing, findings=known))
     return with_base(failing, base, "base/run")
 

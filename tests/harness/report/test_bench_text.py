@@ -44,5 +44,5 @@ def test_only_counts_are_compared_with_a_baseline_of_another_machine(on_another_
 
 @pytest.mark.parametrize(("control", "said"), [(1.04, False), (0.97, False), (1.3, True)])
 def test_a_change_of_the_control_is_reported(control, said):
-    told = control_text(BaselineResult(state="compared", control=control))
-    assert told.startswith("; the control takes 1.3") if said else told == ""
+    sentence = control_text(BaselineResult(state="compared", control=control))
+    assert sentence.startswith("; the control takes 1.3") if said else sentence == ""

@@ -96,8 +96,8 @@ def test_times(ns, text):
 
 
 def test_an_interval_has_the_unit_of_its_median():
-    found = Interval(median_ns=1_010, low_ns=990, high_ns=1_030, samples=9)
-    assert interval_text(found) == "0.990 to 1.03"
+    interval = Interval(median_ns=1_010, low_ns=990, high_ns=1_030, samples=9)
+    assert interval_text(interval) == "0.990 to 1.03"
 
 
 def test_other_quantities():

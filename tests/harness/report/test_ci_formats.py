@@ -31,13 +31,13 @@ def test_sarif_has_the_required_parts(name, request):
     rules = [rule["id"] for rule in written["tool"]["driver"]["rules"]]
     for result in written["results"]:
         assert rules[result["ruleIndex"]] == result["ruleId"]
-    marks = [tuple(one["partialFingerprints"].values()) for one in written["results"]]
+    marks = [tuple(result["partialFingerprints"].values()) for result in written["results"]]
     assert len(set(marks)) == len(marks)
 
 
 def test_sarif_names_what_is_new(since_base):
     results = json.loads(sarif_bytes(since_base, CHECKOUT))["runs"][0]["results"]
-    assert [one["baselineState"] for one in results] == ["new", "unchanged", "unchanged"]
+    assert [result["baselineState"] for result in results] == ["new", "unchanged", "unchanged"]
 
 
 @pytest.mark.parametrize(

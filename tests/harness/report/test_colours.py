@@ -29,11 +29,11 @@ MARKS = [
 
 
 def colours(theme):
-    found = {}
+    by_name = {}
     for name, value in re.findall(r"--([\w-]+): ([^;]+);", STYLE):
         pair = re.findall(r"#[0-9a-f]{6}", value)
-        found[name] = pair[min(theme, len(pair) - 1)]
-    return found
+        by_name[name] = pair[min(theme, len(pair) - 1)]
+    return by_name
 
 
 def luminance(colour):
@@ -49,17 +49,17 @@ def contrast(a, b):
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_contrast(theme):
-    found = colours(theme)
+    rgb = colours(theme)
     low = [
-        (colour, ground, round(contrast(found[colour], found[ground]), 2))
+        (colour, ground, round(contrast(rgb[colour], rgb[ground]), 2))
         for pairs, least in ((TEXT, 4.5), (MARKS, 3))
         for colour, ground in pairs
-        if contrast(found[colour], found[ground]) < least
+        if contrast(rgb[colour], rgb[ground]) < least
     ]
     white = ("pass-band", "fail-band", "incomplete-band", "slower-band")
     low += [
-        ("white", ground, round(contrast("#ffffff", found[ground]), 2))
+        ("white", ground, round(contrast("#ffffff", rgb[ground]), 2))
         for ground in white
-        if contrast("#ffffff", found[ground]) < 4.5
+        if contrast("#ffffff", rgb[ground]) < 4.5
     ]
     assert not low

@@ -114,12 +114,12 @@ def test_what_has_no_verdict_is_not_fixed(two):
     (gone,) = comparison.vanished
     assert (gone.finding.diagnosis, gone.reason) == ("off by one block", "UNVERIFIED: time ran out")
     assert comparison.fixed == []
-    assert [(one.operation, one.reason) for one in comparison.lost] == [
+    assert [(change.operation, change.reason) for change in comparison.lost] == [
         ("build_slot_mapping", "time ran out"),
         ("split_attn_metadata", "not part of the run"),
     ]
     back = compared(without(two, "build_slot_mapping", operations=operations), two)
-    assert [one.verdict for one in back.gained] == ["FAIL", "FAIL"]
+    assert [change.verdict for change in back.gained] == ["FAIL", "FAIL"]
     empty = compared(two, without(two, "build_slot_mapping", operations=[]))
     assert empty.vanished[0].reason == "the operation is not part of the newer run"
 
@@ -128,7 +128,7 @@ def test_what_became_a_known_deviation_is_not_fixed(two):
     kinds, oracles = (Kind.WRONG_RESULT,), ("equality",)
     known = make_deviation("D7", cases=3, kinds=kinds, oracles=oracles)
     waived = without(two, "build_slot_mapping", deviations=[known])
-    assert [one.reason for one in compared(two, waived).vanished] == ["now a known deviation: D7"]
+    assert [gone.reason for gone in compared(two, waived).vanished] == ["now a known deviation: D7"]
     stale = msgspec.structs.replace(waived, deviations=[msgspec.structs.replace(known, cases=0)])
     assert names(compared(two, stale).fixed) == ["off by one block"]
 
@@ -180,7 +180,7 @@ def test_new_findings_come_first(two, tmp_path):
     assert closing[-3] == f"{line}."
     write_summary(run, tmp_path / "summary.json")
     written = json.loads((tmp_path / "summary.json").read_bytes())
-    assert [one["diagnosis"] for one in written["base"]["new"]] == ["stale entry read"]
+    assert [finding["diagnosis"] for finding in written["base"]["new"]] == ["stale entry read"]
 
 
 def test_without_a_base_nothing_is_new(two, tmp_path):

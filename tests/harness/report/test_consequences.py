@@ -30,9 +30,9 @@ from tests.harness.report.runs import make_finding
     ],
 )
 def test_the_most_specific_sentence_is_taken(changes, words):
-    found = consequence(make_finding(**changes))
-    assert words in found
-    assert bool(found) == bool(words)
+    sentence = consequence(make_finding(**changes))
+    assert words in sentence
+    assert bool(sentence) == bool(words)
 
 
 def test_every_oracle_but_those_of_fields_has_a_sentence():

@@ -102,7 +102,7 @@ def test_without_real_batches_there_are_no_gaps():
 
 def test_the_summary_names_features_and_gaps(covered):
     summary = msgspec.to_builtins(summarize_coverage(covered))
-    requests = next(one for one in summary["features"] if one["key"] == "requests")
+    requests = next(feature for feature in summary["features"] if feature["key"] == "requests")
     cases = {value["value"]: value["cases"] for value in requests["values"]}
     assert cases["2 to 7"] == {"fuzz": 9, "trace": 2}
     assert cases["8 to 31"] == {"trace": 1}

@@ -19,18 +19,18 @@ def tool():
     spec = importlib.util.spec_from_file_location("diagnoses", ROOT / "tools" / "diagnoses.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found = list(module.diagnoses())
-    module.diagnoses = lambda: found  # the sources are read once: it takes four seconds
+    sources = list(module.diagnoses())
+    module.diagnoses = lambda: sources  # the sources are read once: it takes four seconds
     return module
 
 
 def test_each_diagnosis_of_the_code_has_an_entry(tool):
-    assert [(one.place, one.text) for one in tool.without_entry()] == []
+    assert [(diagnosis.place, diagnosis.text) for diagnosis in tool.without_entry()] == []
 
 
 def test_diagnoses_of_every_kind_are_found_in_the_code(tool):
-    found = {one.text for one in tool.diagnoses()}
-    assert found >= {
+    texts = {diagnosis.text for diagnosis in tool.diagnoses()}
+    assert texts >= {
         "32-bit overflow",  # a constant of another module
         "raises * on good input",  # with a part that is known at run time
         "sees too few keys",  # of the consumer
@@ -44,7 +44,9 @@ def test_diagnoses_of_every_kind_are_found_in_the_code(tool):
 
 
 def test_each_entry_describes_a_diagnosis_of_the_code(tool):
-    used = {diagnoses.entry_of(one.text, one.oracle).id for one in tool.diagnoses()}
+    used = {
+        diagnoses.entry_of(diagnosis.text, diagnosis.oracle).id for diagnosis in tool.diagnoses()
+    }
     assert used == {entry.id for entry in diagnoses.ENTRIES}
 
 

@@ -30,7 +30,7 @@ NOT_DRAWN = {
 
 def functions():
     """Return every function of the report's modules by its name."""
-    found = {}
+    by_name = {}
     for info in pkgutil.walk_packages(report.__path__, f"{report.__name__}."):
         module = importlib.import_module(info.name)
         if any(info.name.endswith(name) for name in NOT_DRAWN):
@@ -43,8 +43,8 @@ def functions():
                 if plain and value.__code__.co_filename == module.__file__:
                     place = info.name.removeprefix(f"{report.__name__}.")
                     inside = "" if owner is module else f"{owner.__name__}."
-                    found[f"{place}:{inside}{name}"] = value
-    return found
+                    by_name[f"{place}:{inside}{name}"] = value
+    return by_name
 
 
 FUNCTIONS = functions()
@@ -96,10 +96,10 @@ def test_the_report_is_written_with_its_verdict(name, everything, tmp_path, monk
 def test_one_broken_card_leaves_the_others(everything, tmp_path, monkeypatch):
     from attnproof.harness.report.page import cards
 
-    made = cards._card
+    card = cards._card
 
     def broken(label, finding, room):
-        return raising() if label == "F2" else made(label, finding, room)
+        return raising() if label == "F2" else card(label, finding, room)
 
     monkeypatch.setattr(cards, "_card", broken)
     (fault,) = write_report(everything, tmp_path, oracles=ORACLES)

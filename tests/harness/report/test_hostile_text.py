@@ -94,10 +94,10 @@ def test_every_file_of_the_report(text, run, plain_reports, tmp_path, request):
     page = (poisoned / "index.html").read_text(encoding="utf-8")
     style, script = page.index("</style>"), page.index("<script>")
     assert_safe(page[style:script])
-    found, expected = Tags(page), Tags((plain / "index.html").read_text(encoding="utf-8"))
-    assert found.counts.keys() == expected.counts.keys()
-    assert (found.counts["script"], found.counts["style"]) == (1, 1)
-    assert set(found.attributes) == set(expected.attributes)
+    shown, expected = Tags(page), Tags((plain / "index.html").read_text(encoding="utf-8"))
+    assert shown.counts.keys() == expected.counts.keys()
+    assert (shown.counts["script"], shown.counts["style"]) == (1, 1)
+    assert set(shown.attributes) == set(expected.attributes)
     summary = (poisoned / "summary.md").read_text(encoding="utf-8")
     assert_safe(summary)
     assert len(summary.splitlines()) == len((plain / "summary.md").read_text().splitlines())
@@ -112,14 +112,14 @@ def test_every_file_of_the_report(text, run, plain_reports, tmp_path, request):
 def markdown_outside_of_code(text):
     """Return Markdown without its fenced blocks and code spans."""
     kept, fence = [], ""
-    for one in text.splitlines():
-        if not fence and one.startswith("```"):
-            fence = one.rstrip("sh")
+    for row in text.splitlines():
+        if not fence and row.startswith("```"):
+            fence = row.rstrip("sh")
         elif fence:
-            fence = "" if one == fence else fence
+            fence = "" if row == fence else fence
         else:
             pieces, ticks = [], ""
-            for piece in re.split(r"((?<!\\)`+)", one):
+            for piece in re.split(r"((?<!\\)`+)", row):
                 if not ticks and piece.startswith("`"):
                     ticks = piece
                 elif ticks:

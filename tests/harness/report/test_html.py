@@ -36,14 +36,14 @@ class Page(HTMLParser):
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attributes):
-        found = dict(attributes)
-        assert len(found) == len(attributes), f"an attribute twice in {tag}: {attributes}"
-        self.tags.append((tag, found))
+        by_name = dict(attributes)
+        assert len(by_name) == len(attributes), f"an attribute twice in {tag}: {attributes}"
+        self.tags.append((tag, by_name))
         self.attributes += attributes
-        if "id" in found:
-            self.ids.append(found["id"])
+        if "id" in by_name:
+            self.ids.append(by_name["id"])
         if tag == "a":
-            self.links.append(found["href"])
+            self.links.append(by_name["href"])
         if re.fullmatch("h[1-6]", tag):
             self.headings.append(int(tag[1]))
 
@@ -118,11 +118,11 @@ def test_has_landmarks_language_and_table_scopes(source):
     assert tags.count("main") == 1
     assert {"header", "nav", "footer"} <= set(tags)
     assert tags.count("table") == tags.count("caption")
-    assert all("scope" in found for tag, found in page.tags if tag == "th")
-    for tag, found in page.tags:
-        if tag == "svg" and found.get("aria-hidden") != "true":
-            assert found["role"] == "img"
-            assert {"aria-labelledby", "aria-describedby"} <= set(found)
+    assert all("scope" in attributes for tag, attributes in page.tags if tag == "th")
+    for tag, attributes in page.tags:
+        if tag == "svg" and attributes.get("aria-hidden") != "true":
+            assert attributes["role"] == "img"
+            assert {"aria-labelledby", "aria-describedby"} <= set(attributes)
 
 
 def test_the_page_of_a_pass(passing):

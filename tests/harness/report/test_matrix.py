@@ -59,8 +59,8 @@ def test_a_pair_without_a_verdict_shows_its_reason_once(incomplete):
 
 
 def test_skips_are_grouped_by_reason(incomplete):
-    found = {skip.reason: skip.entries for skip in skips(build_matrix(incomplete, ORACLES))}
-    assert found == {
+    entries = {skip.reason: skip.entries for skip in skips(build_matrix(incomplete, ORACLES))}
+    assert entries == {
         "takes no tensors": ("is_block_tables_empty · optimized (cpu): padding",),
         "time ran out": ("split_attn_metadata · optimized (cpu)",),
     }
@@ -77,8 +77,8 @@ def test_the_consumer_comes_after_the_invariants():
     counts = {name: OracleCount(checks=400) for name in names} | {
         "consumer": OracleCount(checks=400, failed=7)
     }
-    found = make_finding(1, oracle="consumer", field="block_table_tensor")
-    run = make_run("FAIL", [make_result("build_slot_mapping", oracles=counts)], findings=[found])
+    finding = make_finding(1, oracle="consumer", field="block_table_tensor")
+    run = make_run("FAIL", [make_result("build_slot_mapping", oracles=counts)], findings=[finding])
     matrix = build_matrix(run, CONTRACTS)
     assert matrix.oracles == ("equality", "invariants", "consumer", "purity")
     cell = cells(matrix, "build_slot_mapping")["consumer"]

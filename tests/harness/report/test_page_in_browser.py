@@ -107,7 +107,7 @@ def open_page(browser, request, tmp_path):
     """Open the page of a run, without a network; the test fails on an error of its script."""
     opened, errors = [], []
 
-    def made(name, size="desktop", scheme="light", fragment="", **options):
+    def page_of(name, size="desktop", scheme="light", fragment="", **options):
         width, height = SIZES[size]
         context = browser.new_context(
             viewport={"width": width, "height": height},
@@ -124,7 +124,7 @@ def open_page(browser, request, tmp_path):
         page.goto(f"{path.as_uri()}{fragment}")
         return page
 
-    yield made
+    yield page_of
     for context in opened:
         context.close()
     assert errors == []

@@ -21,11 +21,11 @@ STATES = ["missing", "damaged", "another machine"]
 
 
 def text_of(source):
-    found = []
+    texts = []
     parser = HTMLParser()
-    parser.handle_data = found.append
+    parser.handle_data = texts.append
     parser.feed(re.sub("<(style|script)>.*?</", "</", source, flags=re.DOTALL))
-    return " ".join(" ".join(found).split())
+    return " ".join(" ".join(texts).split())
 
 
 def shown(run):
@@ -47,9 +47,9 @@ def test_without_timings_the_section_is_one_line(passing):
 
 
 def test_every_chart_is_a_picture_with_words_and_a_table(slower):
-    found = charts(slower)
-    assert len({chart.key for chart in found}) == len(found) > 15
-    for chart in found:
+    all_charts = charts(slower)
+    assert len({chart.key for chart in all_charts}) == len(all_charts) > 15
+    for chart in all_charts:
         svg = ET.fromstring(chart.svg)
         names = {child.tag: child.text for child in svg}
         assert names["title"]
@@ -74,10 +74,10 @@ def test_the_slowest_operation_comes_first(timed):
 
 def test_a_median_stands_with_its_interval_and_n(timed):
     timing = timed.bench.timings[0]
-    found = msgspec.structs.replace(
+    changed = msgspec.structs.replace(
         timing, host=Interval(median_ns=12_345, low_ns=12_100, high_ns=12_600, samples=31)
     )
-    timed.bench.timings[0] = found
+    timed.bench.timings[0] = changed
     text = shown(timed)
     assert "12.3 µs 12.1 to 12.6" in text
     assert "n = 31 samples each" in text
@@ -162,9 +162,9 @@ def test_a_baseline_that_cannot_be_compared_is_incomplete_in_words(state, timed)
 
 def test_a_baseline_without_a_timing_in_common_is_no_pass(timed):
     baseline = BaselineResult(name="main", state="compared")
-    found = build_baseline(with_bench(timed, baseline=baseline).bench)
-    assert found.state == "open"
-    assert "no timing in common" in found.sentence
+    comparison = build_baseline(with_bench(timed, baseline=baseline).bench)
+    assert comparison.state == "open"
+    assert "no timing in common" in comparison.sentence
 
 
 def test_lost_timings_are_no_pass(slower):
@@ -183,10 +183,10 @@ def test_without_a_baseline_the_option_is_named(timed):
 
 
 def test_grown_counts_of_another_machine_are_still_worse(on_another_machine):
-    found = build_baseline(on_another_machine.bench)
-    assert found.state == "bad"
-    assert "Exact counts were still compared: 1 grew." in found.sentence
-    ((*_, time, _, _, _, counts),) = found.worse.rows
+    comparison = build_baseline(on_another_machine.bench)
+    assert comparison.state == "bad"
+    assert "Exact counts were still compared: 1 grew." in comparison.sentence
+    ((*_, time, _, _, _, counts),) = comparison.worse.rows
     assert (time, counts) == ("not compared", "allocations 3 to 4")
 
 
@@ -199,7 +199,7 @@ def test_the_history_is_in_units_of_the_control(slower):
         for past in slower.bench.history
     ]
     halved = build_performance(with_bench(slower, history=history)).history.table
-    before, after = (float(found.rows[0][-1].rstrip("×")) for found in (table, halved))  # noqa: RUF001
+    before, after = (float(chart_table.rows[0][-1].rstrip("×")) for chart_table in (table, halved))  # noqa: RUF001
     assert after == pytest.approx(before / 2, rel=0.01)
 
 
@@ -280,8 +280,8 @@ def test_strips_of_many_samples_or_wide_apart_stay_readable(timed):
         msgspec.structs.replace(first, host_ns=long),
         msgspec.structs.replace(second, host_ns=[90_000.0 + i for i in range(1_000)]),
     ]
-    one = with_bench(timed, comparisons=timed.bench.comparisons[:1])
-    (strip,) = build_performance(one).strips
+    compared = with_bench(timed, comparisons=timed.bench.comparisons[:1])
+    (strip,) = build_performance(compared).strips
     assert "One sample in 3 is drawn." in strip.sentence
     assert "1 µs</tspan>" in strip.svg, "a logarithmic axis has labels between its ends"
     assert strip.table.rows[0][1] == "1,000"

@@ -12,18 +12,18 @@ def performance(run):
 
 
 def test_summary_has_the_mean_and_the_worst_workload_of_each_operation(timed):
-    found = performance(timed)
-    (total,) = found["overall"]
+    summary = performance(timed)
+    (total,) = summary["overall"]
     ratios = [comparison.ratio for comparison in timed.bench.comparisons]
     assert total["worst"] == min(ratios)
     assert total["faster"] + total["slower"] + total["no_evidence"] == len(ratios)
-    operations = {entry["operation"]: entry for entry in found["operations"]}
+    operations = {entry["operation"]: entry for entry in summary["operations"]}
     assert len(operations) == 6
     slot = operations["build_slot_mapping"]
     assert slot["worst_workload"] in {t.workload.name for t in timed.bench.timings}
     assert slot["slower"] == 3
-    assert found["baseline"]["state"] == "not asked for"
-    assert found["noise_floor"] == 0.021
+    assert summary["baseline"]["state"] == "not asked for"
+    assert summary["noise_floor"] == 0.021
 
 
 def test_summary_of_a_regression_holds_it(slower):

@@ -95,8 +95,8 @@ def test_a_field_that_comes_and_goes():
         make_step_difference("[2].other", 1, 1),
     ]
     steps = view_sequence([("a", ""), ("b", ""), ("c", "")], outputs).steps
-    told = [[(c.name, change_text(c)) for c in step.changes] for step in steps]
-    assert told == [
+    changes = [[(c.name, change_text(c)) for c in step.changes] for step in steps]
+    assert changes == [
         [],
         [("slots", "[0..1] new 5 6")],
         [("other", "None -> 1"), ("slots", "[5, 6] -> None")],

@@ -42,7 +42,7 @@ def test_a_missing_package_costs_one_file(package, file, failing, tmp_path, monk
     assert write_report(failing, tmp_path) == [
         f"{file} was not written: {package} is not installed"
     ]
-    assert {found.name for found in tmp_path.iterdir()} == FILES - {file}
+    assert {path.name for path in tmp_path.iterdir()} == FILES - {file}
 
 
 def test_a_missing_folder_is_an_error(passing, tmp_path):
