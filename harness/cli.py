@@ -24,6 +24,7 @@ from attnproof.harness.verbs.options import (
     ConfigOptions,
     DeviationsOptions,
     DiffOptions,
+    InitOptions,
     ListOptions,
     MutantsOptions,
     RecordOptions,
@@ -192,6 +193,19 @@ def deviations(options: DeviationsOptions) -> int:
     from attnproof.harness.verbs.draft import write_draft
 
     write_draft(options)
+    return 0
+
+
+@app.command()
+@_takes(InitOptions, _plain)
+def init(options: InitOptions) -> int:
+    """Write a file that defines an operation of your own, from a function's signature.
+
+    The function is not imported. Exit codes: 0 written, 2 usage.
+    """
+    from attnproof.harness.verbs.scaffold import write_scaffold
+
+    write_scaffold(options)
     return 0
 
 

@@ -41,6 +41,8 @@ _TRIED = 3
 """Cases of each definition that its reference is called on first."""
 _DONE = "done"
 """Last line of a process in which all of them went well."""
+_UNWRITTEN = "raises NotImplementedError"
+"""Problem of a reference that `attnproof init` wrote."""
 _registered: dict[str, list[str]] = {}
 """Names of the operations of each source."""
 
@@ -198,6 +200,11 @@ def _try(definition: Definition, operation: Operation) -> None:
         how = f"by signal {-code}" if code < 0 else f"with status {code}"
         problem = f"ends its process {how}"
     place = _relative(definition.place)
+    if problem == _UNWRITTEN:
+        raise UsageError(
+            f"{place}: the reference of {definition.name} is not written yet: its body raises "
+            f"NotImplementedError"
+        )
     raise UsageError(f"{place}: the reference of {definition.name} {problem}, on the case {name!r}")
 
 
@@ -248,6 +255,8 @@ def _called(operation: Operation, case: Case) -> str:
         operation.call.outputs(call, operation.call.run(offered, call))
     except DefinitionError as error:
         return escape_line(f"returns what it does not declare: {_relative(str(error))}")
+    except NotImplementedError as error:
+        return escape_line(f"raises NotImplementedError: {error}") if str(error) else _UNWRITTEN
     except (Exception, SystemExit) as error:
         return escape_line(f"raises {type(error).__name__}: {error}")
     writes = call.arena.unexpected_writes(call.written)

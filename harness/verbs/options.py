@@ -270,6 +270,17 @@ class DiffOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InitOptions:
+    """Argument and options of `init`."""
+
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="file to write; it must not exist")]
+    source: Annotated[
+        str,
+        typer.Option("--from", metavar="FILE:FUNCTION", help="function to define an operation of"),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ListOptions(CandidateOptions):
     """Arguments and options of `list`."""
 

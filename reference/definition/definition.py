@@ -285,6 +285,7 @@ def _argument(parameter: inspect.Parameter, hint: Any, place: str) -> Argument:
             f"{place}: {parameter.name} has no declaration: write an alias such as SeqLens, or "
             f"Annotated[torch.Tensor, Array(...)], int or bool"
         )
+    _check_default(declared, parameter, place)
     return Argument(
         parameter.name,
         declared,
@@ -292,6 +293,22 @@ def _argument(parameter: inspect.Parameter, hint: Any, place: str) -> Argument:
         parameter.kind is parameter.KEYWORD_ONLY,
         parameter.default,
     )
+
+
+def _check_default(declared: Declaration, parameter: inspect.Parameter, place: str) -> None:
+    """Raise DefinitionError for a default that the declaration does not allow."""
+    default = parameter.default
+    if not isinstance(declared, Int) or type(default) is not int:
+        return
+    for bound, is_wrong, words in (
+        (declared.least, int.__lt__, "below its least value"),
+        (declared.below, int.__ge__, "not below"),
+    ):
+        if isinstance(bound, int) and is_wrong(default, bound):
+            raise DefinitionError(
+                f"{place}: {parameter.name} has the default {default}, which is {words} {bound}: "
+                f"declare Annotated[int, Int(least=..., below=...)]"
+            )
 
 
 def _without_none(hint: Any) -> tuple[bool, Any]:

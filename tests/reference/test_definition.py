@@ -196,6 +196,25 @@ class TestRefusedDefinitions:
 
         assert refused(f) == "f: result: a tolerance is for data; integers are compared exactly"
 
+    @pytest.mark.parametrize(
+        ("default", "problem"), [(-1, "below its least value 0"), (9, "not below 9")]
+    )
+    def test_a_default_outside_the_limits(self, default, problem):
+        def f(a: Annotated[int, Int(below=9)] = default) -> int: ...
+
+        assert refused(f) == (
+            f"f: a has the default {default}, which is {problem}: declare "
+            "Annotated[int, Int(least=..., below=...)]"
+        )
+
+    def test_a_dtype_of_another_kind(self):
+        def f(a: Annotated[Tensor, Array(shape=("N",), dtype=torch.float32)]) -> Numbers: ...
+
+        assert refused(f) == (
+            "f: a: an array of numbers is not of torch.float32: it may be uint8, int8, int16, "
+            "int32, int64"
+        )
+
     def test_names_of_other_results(self):
         def f(a: Numbers) -> tuple[int, int]: ...
 

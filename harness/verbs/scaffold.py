@@ -1,0 +1,214 @@
+"""`attnproof init`: a file that defines an operation, from the signature of a function.
+
+The function is parsed and not imported, as no process that judges imports a candidate.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnproof.harness.escaping import escape_line, shell_command
+from attnproof.harness.model.files import DamagedError, read_regular
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.verbs.messages import say
+from attnproof.harness.verbs.options import InitOptions
+
+_ROLES = {
+    "Offsets": ("query_start_loc", "qsl", "cu_seqlens_q", "qo_indptr", "cu_seqlens"),
+    "QueryLens": ("query_lens", "num_scheduled_tokens", "extend_lens"),
+    "ComputedLens": ("num_computed_tokens", "computed_lens", "context_lens", "prefix_lens"),
+    "SeqLens": ("seq_lens", "seqused_k", "kv_lens"),
+    "BlockTable": ("block_table", "block_tables", "block_table_tensor", "page_table"),
+    "Slots": ("slot_mapping", "slots", "out_cache_loc"),
+    "Positions": ("positions",),
+    "RequestIndices": ("req_indices", "req_ids", "token_to_req_indices", "batch_indices"),
+    "NumReqs": ("num_reqs", "num_requests", "batch_size"),
+    "NumTokens": ("num_tokens", "num_actual_tokens", "total_num_tokens", "nnz"),
+    "BlockSize": ("block_size", "page_size"),
+    "MaxQueryLen": ("max_query_len", "max_seqlen_q"),
+    "MaxSeqLen": ("max_seq_len", "max_seqlen_k"),
+}
+"""Usual names of the arguments of a batch by the alias that declares them."""
+_MIRRORS = {
+    "Offsets": "query offsets",
+    "QueryLens": "query lengths",
+    "ComputedLens": "computed lengths",
+    "SeqLens": "sequence lengths",
+}
+"""Roles that often have a copy on the CPU, whose name ends with `_cpu`."""
+_NUMBERS = re.compile(r"(num|max|min|n)_\w+|\w+_(size|len|id|count|num)|num|count")
+_FLAGS = re.compile(r"(is|use|has|return|enable|with|needs?)_\w+|causal")
+_MASKS = re.compile(r"(\w+_)?mask|is_\w+")
+_WRITTEN = re.compile(r"out|output|\w+_out|out_\w+")
+_BODY = """\
+    # 4. Write what it computes: loops over rows and tokens that a reader can compare with the
+    #    text above. It gets well-formed arguments only, and changes none but written ones.
+    raise NotImplementedError
+"""
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    name: str
+    hint: str
+    note: str = ""
+    default: str = ""
+    keyword_only: bool = False
+
+    def __str__(self) -> str:
+        default = f" = {self.default}" if self.default else ""
+        note = f"  # {self.note}" if self.note else ""
+        return f"    {self.name}: {self.hint}{default},{note}\n"
+
+
+def write_scaffold(options: InitOptions) -> None:
+    """Write the file and say what comes next. Raise UsageError before anything is written."""
+    file, separator, name = options.source.rpartition(":")
+    if not separator or not name.isidentifier():
+        raise UsageError(f"--from {escape_line(options.source)}: write file.py:function")
+    function = _function(Path(file), name)
+    if name in ALL:
+        raise UsageError(
+            f"{name} is an operation of attnproof already: attnproof verify --candidate "
+            f"{escape_line(file)} --ops {name}"
+        )
+    text, shown = scaffold(function, file), escape_line(options.path)
+    try:
+        with options.path.open("x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError:
+        raise UsageError(f"{shown} exists and is kept: name another file") from None
+    except OSError as error:
+        raise UsageError(f"{shown}: {error.strerror}") from None
+    command = ["attnproof", "verify", "--candidate", file, "--operations", str(options.path)]
+    say(f"wrote {options.path}: follow its steps 1 to 4, then run\n    {shell_command(command)}")
+
+
+def _function(path: Path, name: str) -> ast.FunctionDef:
+    """Return the function of a file (UsageError)."""
+    shown = escape_line(path)
+    try:
+        tree = ast.parse(read_regular(path).decode())
+    except SyntaxError as error:
+        raise UsageError(f"{shown}:{error.lineno} cannot be parsed: {error.msg}") from None
+    except (OSError, ValueError, DamagedError) as error:
+        text = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{shown}: {escape_line(text)}") from None
+    functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
+    if name not in functions:
+        listed = ", ".join(sorted(one for one in functions if not one.startswith("_"))) or "none"
+        raise UsageError(f"{shown} has no function {name}; it has {listed}")
+    found = functions[name]
+    for rest in (found.args.vararg, found.args.kwarg):
+        if rest is not None:
+            raise UsageError(
+                f"{shown}:{found.lineno}: *{rest.arg} declares no arguments: name each one"
+            )
+    return found
+
+
+def scaffold(function: ast.FunctionDef, file: str) -> str:
+    """Return the text of a definition of the function."""
+    parameters = list(_parameters(function))
+    result = _result(function, parameters)
+    star = next((i for i, one in enumerate(parameters) if one.keyword_only), None)
+    lines = [str(one) for one in parameters]
+    if star is not None:
+        lines.insert(star, "    *,\n")
+    words = set(re.findall(r"\w+", " ".join([*(one.hint for one in parameters), result])))
+    names = sorted(words & {"Array", "Int", *_ROLES} | {"operation"})
+    summary = (ast.get_docstring(function) or "").split("\n\n")[0].replace('"""', "'''")
+    summary = " ".join(summary.split()) or "Say in one sentence what it computes."
+    return (
+        f'"""An operation of {Path(file).name}, to verify candidates against."""\n\n'
+        + "from typing import Annotated\n\n" * ("Annotated" in words)
+        + "import torch\n\n" * ("torch" in words)
+        + f"from attnproof.define import {', '.join(names)}\n\n\n"
+        + "# 1. Write independent=True if the result of a row does not depend on other rows.\n"
+        + "@operation(independent=False)\n"
+        + f"def {function.name}(\n"
+        + "    # 2. Give each Array its shape, such as ('R',) or ('N+1',), and its limits.\n"
+        + "".join(lines)
+        + "    # 3. Declare what is returned; '?' says that the values decide the size.\n"
+        + f") -> {result}:\n"
+        + f'    """{summary}"""\n'
+        + _BODY
+    )
+
+
+def _parameters(function: ast.FunctionDef) -> Iterator[_Parameter]:
+    given = function.args
+    listed = [(one, False) for one in (*given.posonlyargs, *given.args)]
+    defaults: list[ast.expr | None] = [None] * (len(listed) - len(given.defaults))
+    defaults += [*given.defaults, *given.kw_defaults]
+    listed += [(one, True) for one in given.kwonlyargs]
+    taken: set[str] = set()
+    axes = iter(["N", *(f"N{index}" for index in range(2, len(listed) + 2))])
+    for (one, keyword_only), default in zip(listed, defaults, strict=True):
+        annotated = ast.unparse(one.annotation) if one.annotation is not None else ""
+        value = _value(default)
+        hint, note = _declared(one.arg, annotated, value, taken, axes)
+        text = ""
+        if default is not None and (value is None or type(value) in (bool, int)):
+            text = repr(value)
+        if value is None and default is not None:
+            hint = f"{hint} | None"
+        yield _Parameter(one.arg, hint, note, text, keyword_only)
+
+
+def _value(default: ast.expr | None) -> object:
+    """Return a literal, or any other expression as it is."""
+    try:
+        return None if default is None else ast.literal_eval(default)
+    except ValueError:
+        return default
+
+
+def _declared(
+    name: str, annotated: str, default: object, taken: set[str], axes: Iterator[str]
+) -> tuple[str, str]:
+    """Return the annotation and a note of a parameter; `taken` are aliases of others."""
+    for alias, usual in _ROLES.items():
+        if name in usual and alias not in taken:
+            taken.add(alias)
+            return alias, ""
+        if name.removesuffix("_cpu") in usual and name.endswith("_cpu") and alias in _MIRRORS:
+            return f'Annotated[torch.Tensor, Array("{_MIRRORS[alias]}", on_cpu=True)]', ""
+    is_tensor = "Tensor" in annotated
+    kind = annotated.removesuffix(" | None").removeprefix("Optional[").removesuffix("]")
+    if kind == "bool" or type(default) is bool or (not annotated and _FLAGS.fullmatch(name)):
+        return "bool", ""
+    number = type(default) is int or (not annotated and _NUMBERS.fullmatch(name))
+    if kind == "int" or (number and not is_tensor):
+        if isinstance(default, int) and default < 0:
+            return f"Annotated[int, Int(least={default})]", ""
+        return "int", "or Annotated[int, Int(least=1)]"
+    note = "" if is_tensor or not annotated else f"was {annotated}"
+    axis = next(axes)
+    if _MASKS.fullmatch(name):
+        return f'Annotated[torch.Tensor, Array("flags", ("{axis}",))]', note
+    if _WRITTEN.fullmatch(name):
+        return f'Annotated[torch.Tensor, Array(shape=("{axis}",), written=True)]', note
+    return f'Annotated[torch.Tensor, Array(shape=("{axis}",), least=0)]', note
+
+
+def _result(function: ast.FunctionDef, parameters: list[_Parameter]) -> str:
+    annotated = ast.unparse(function.returns) if function.returns is not None else ""
+    if annotated in ("int", "bool", "float", "None"):
+        return annotated
+    if not annotated and any("written=True" in one.hint for one in parameters):
+        return "None"
+    array = 'Annotated[torch.Tensor, Array(shape=("?",))]'
+    found = re.fullmatch(r"[tT]uple\[(.+)\]", annotated)
+    if found and "..." not in annotated and "[" not in found[1]:
+        parts = [one.strip() for one in found[1].split(",")]
+        return f"tuple[{', '.join(p if p in ('int', 'bool', 'float') else array for p in parts)}]"
+    return array
+
+
+__all__ = ["scaffold", "write_scaffold"]
