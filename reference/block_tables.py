@@ -162,12 +162,13 @@ class BlockTables:
             self.device,
         )
         mapping, starts = idx_mapping.tolist(), query_start_loc.tolist()
+        position_of = positions.tolist()
         slots.fill_(PAD_SLOT_ID)
         for group in range(self.num_kv_cache_groups):
             for r, slot in enumerate(mapping):
-                for token in range(starts[r], starts[r + 1]):
-                    position = int(positions[token])
-                    slots[group, token] = self._slot_of(group, slot, position)
+                tokens = range(starts[r], starts[r + 1])
+                found = [self._slot_of(group, slot, position_of[token]) for token in tokens]
+                slots[group, starts[r] : starts[r + 1]] = torch.tensor(found, dtype=slots.dtype)
         return slots[:, :num_tokens_padded]
 
     def get_dummy_slot_mappings(self, num_tokens: int) -> torch.Tensor:

@@ -44,11 +44,13 @@ def map_to_kernel_block_table(
         out = block_table.new_empty((rows, columns * parts))
     result = out[:rows, : columns * parts]
     for r, row in enumerate(block_table.tolist()):
-        for c, block in enumerate(row):
+        kernel_row = []
+        for block in row:
             for j in range(parts):
                 kernel_block = block * step + j
                 fits = block >= 0 and kernel_block <= largest
-                result[r, c * parts + j] = kernel_block if fits else _PADDING
+                kernel_row.append(kernel_block if fits else _PADDING)
+        result[r] = torch.tensor(kernel_row, dtype=result.dtype)
     return result
 
 
