@@ -50,7 +50,8 @@ def infected(run, text):
 @pytest.fixture
 def deviating(failing):
     known = [make_deviation("D1", failing.findings[0], oracles=("equality",)), make_deviation("D2")]
-    return msgspec.structs.replace(failing, findings=failing.findings[1:], deviations=known)
+    findings, advice = failing.findings[1:], failing.findings[:1]
+    return msgspec.structs.replace(failing, findings=findings, advice=advice, deviations=known)
 
 
 @pytest.fixture(params=["deviating", "sequence", "slower"])
