@@ -160,7 +160,7 @@ def _large() -> Iterator[tuple[str, Case]]:
     sharded = MODELS[1].layer | {"dtype": "bfloat16"}
     yield "prefill of 2048", _case(shared_batch([2048], [0], 16), **llama)
     yield "prefill of 5000, one kv head", _case(shared_batch([5000], [0], 16), **sharded)
-    chunked = shared_batch([1] * 16 + [300, 48], [500 + 411 * r for r in range(16)] + [7000, 0], 16)
+    chunked = shared_batch([1] * 16 + [140, 48], [500 + 411 * r for r in range(16)] + [7000, 0], 16)
     yield "decodes and chunked prefills", _case(chunked, **llama)
     yield (
         "the same with an fp8 cache",
