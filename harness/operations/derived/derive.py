@@ -107,6 +107,8 @@ def boundaries(
 ) -> Iterator[tuple[str, Case]]:
     """Yield usual batches, then one of them with each critical value of each parameter.
 
+    Batches come with the usual flags and optional arguments, and with all others.
+
     Cases that do not meet the conditions are left out.
     """
     for name, case in _boundaries(definition, parameters):
@@ -119,8 +121,11 @@ def _boundaries(
 ) -> Iterator[tuple[str, Case]]:
     plain = usual_arguments(definition, parameters)
     named = dict(usual_batches()) if definition.has_batch else {"usual arguments": None}
+    turned = plain | {name: not value for name, value in plain.items() if type(value) is bool}
     for name, batch in named.items():
         yield name, Case(definition.name, batch, plain)
+        if turned != plain:
+            yield f"{name}, other flags", Case(definition.name, batch, turned)
     first = next(iter(named.values()))
     for name, one in parameters.items():
         for value in one.values[1:]:

@@ -1,0 +1,44 @@
+"""The five operations in vectorised torch."""
+
+import torch
+
+
+def compute_token_to_req_indices(query_start_loc, out, num_mapped_tokens, num_tokens):
+    """Write the row of each query token, and 0 for padding."""
+    counts = query_start_loc.diff()
+    rows = torch.arange(len(counts), dtype=out.dtype)
+    out[:num_mapped_tokens] = rows.repeat_interleave(counts, output_size=num_mapped_tokens)
+    out[num_mapped_tokens:num_tokens] = 0
+
+
+def get_uniform_decode_token_count(num_reqs, num_tokens, max_query_len, decode_graph_eligible):
+    """Return the query length of all rows, None if they differ or a row is no decode."""
+    is_uniform = num_reqs > 0 and num_tokens == num_reqs * max_query_len
+    return max_query_len if decode_graph_eligible and is_uniform else None
+
+
+def linear_build(query_start_loc, block_table):
+    """Return rows and tokens of the decodes and of the prefills, and each row's state."""
+    is_prefill = query_start_loc.diff() > 1
+    rows, tokens = len(is_prefill), int(query_start_loc[-1])
+    decodes = int(is_prefill.int().argmax()) if bool(is_prefill.any()) else rows
+    decode_tokens = int(query_start_loc[decodes])
+    return decodes, decode_tokens, rows - decodes, tokens - decode_tokens, block_table[:, 0]
+
+
+def compute_sub_block_ptrs(block_ids, factor, output, base, row_stride, part_bytes, skip_count=0):
+    """Write the address of each part of the chunks."""
+    places = torch.arange(len(output)) + skip_count
+    chunks = block_ids[places // factor].long()
+    output[:] = base + chunks * row_stride + places % factor * part_bytes
+
+
+def triton_convert_req_index_to_global_index(req_id, block_table, token_indices, block_size=64):
+    """Return the slot of each chosen position, -1 for -1 and behind the table's columns."""
+    columns = block_table.shape[1]
+    blocks = token_indices // block_size
+    is_live = (token_indices >= 0) & (blocks < columns)
+    if not columns:
+        return torch.full_like(token_indices, -1)
+    ids = block_table[req_id.long()[:, None], torch.where(is_live, blocks, 0).long()]
+    return torch.where(is_live, ids * block_size + token_indices % block_size, -1)
