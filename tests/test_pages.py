@@ -45,11 +45,15 @@ def commands(block: str) -> list[tuple[list[str], list[str]]]:
 
 
 def exit_codes(page: str, folder: Path, attnproof: Forked) -> list[int]:
-    """Type the commands of a page in the folder, compare outputs; return the exit codes."""
+    """Type the commands of a page in the folder, compare outputs; return the exit codes.
+
+    A block of Python is `backend.py`, or the file that its first line names.
+    """
     codes = []
     for kind, text in _BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
         if kind == "python":
-            (folder / "backend.py").write_text(text, encoding="utf-8")
+            named = re.match(r"# (\w+\.py)\n", text)
+            (folder / (named[1] if named else "backend.py")).write_text(text, encoding="utf-8")
             continue
         for (program, *arguments), shown in commands(text):
             assert program == "attnproof"
@@ -63,6 +67,11 @@ def exit_codes(page: str, folder: Path, attnproof: Forked) -> list[int]:
 @pytest.mark.slow
 def test_the_quickstart_goes_from_red_to_green(attnproof, tmp_path):
     assert exit_codes("quickstart.md", tmp_path, attnproof) == [1, 1, 0, 0]
+
+
+@pytest.mark.slow
+def test_an_own_operation_goes_from_nothing_to_a_finding(attnproof, tmp_path):
+    assert exit_codes("operations.md", tmp_path, attnproof) == [0, 2, 1, 2]
 
 
 @pytest.mark.slow
