@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from attnproof.reference.definition.checking import check_arguments
+
 
 class Checks:
     """The switch, for all threads of the process."""
@@ -42,6 +44,13 @@ class Checks:
 
 
 checks: Final = Checks()
+
+
+def check_call(name: str, *args: Any, **kwargs: Any) -> None:
+    """Check the arguments of an operation as its reference declares them (rule 0.6)."""
+    import attnproof.reference  # noqa: F401, the declarations are those of its signatures
+
+    check_arguments(name, args, kwargs)
 
 
 @contextmanager

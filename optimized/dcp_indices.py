@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from attnproof.reference.checks.dcp_indices import check_dcp_indices, check_dcp_lens
+from attnproof.reference.checks.dcp_indices import check_dcp_indices
 
-from .checking import checks
+from .checking import check_call, checks
 from .dispatch import on_device
 from .host import dcp_indices as loops
 from .host.vectors import optional_vector, vector
@@ -31,7 +31,7 @@ def get_dcp_lens(
     Result, shapes and errors as in `reference`. No sync. SPEC.md section 15.
     """
     if _checked:
-        check_dcp_lens(lens, dcp_size, dcp_rank, start, interleave_size)
+        check_call("get_dcp_lens", lens, dcp_size, dcp_rank, start, interleave_size)
     ranks = dcp_size, dcp_rank, interleave_size
     if not on_device(lens):
         out = torch.empty(lens.shape, dtype=lens.dtype)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from attnproof.reference.checks.page_tables import (
-    check_append,
-    check_kv_indices,
-    check_kv_metadata,
-)
+from attnproof.reference.checks.page_tables import check_kv_indices
 
-from .checking import checks
+from .checking import check_call, checks
 from .dispatch import on_device, staging, upload
 from .host import page_tables as loops
 from .host.arrays import pieces
@@ -34,7 +30,7 @@ def compute_flashinfer_kv_metadata(
     lengths, one kernel, no sync. SPEC.md section 15.
     """
     if _checked:
-        check_kv_metadata(seq_lens_cpu, block_table, page_size)
+        check_call("compute_flashinfer_kv_metadata", seq_lens_cpu, block_table, page_size)
     rows, device = seq_lens_cpu.shape[0], block_table.device
     staged = staging(2 * rows + 1, torch.int32, device)
     offsets, last = staged.data_ptr(), staged.data_ptr() + 4 * (rows + 1)
@@ -54,7 +50,7 @@ def get_batch_indices_positions(
     Results and errors as in `reference`. On a device one kernel, no sync. SPEC.md section 15.
     """
     if _checked:
-        check_append(append_indptr, seq_lens, nnz)
+        check_call("get_batch_indices_positions", append_indptr, seq_lens, nnz)
     out = torch.empty((2, nnz), dtype=torch.int32, device=append_indptr.device)
     if on_device(append_indptr):
         from .kernels.append_positions import write_append_positions

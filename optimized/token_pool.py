@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from attnproof.reference.checks.token_pool import (
-    check_last_loc,
-    check_positions,
-    check_token_pool,
-)
+from attnproof.reference.checks.token_pool import check_token_pool
 
-from .checking import checks
+from .checking import check_call, checks
 from .dispatch import on_device, staging, upload
 from .host import token_pool as loops
 from .host.vectors import vector
@@ -35,7 +31,7 @@ def get_last_loc(
     Result and errors as in `reference`. On a device one kernel, no sync. SPEC.md section 15.
     """
     if _checked:
-        check_last_loc(req_to_token, req_pool_indices_tensor, prefix_lens_tensor)
+        check_call("get_last_loc", req_to_token, req_pool_indices_tensor, prefix_lens_tensor)
     rows, lengths = req_pool_indices_tensor, prefix_lens_tensor
     wide = req_to_token.dtype is _INT64 or lengths.dtype is _INT64
     dtype = _INT64 if wide else torch.int32
@@ -99,7 +95,8 @@ def compute_position(
     Results and errors as in `reference`. On a device one kernel, no sync. SPEC.md section 15.
     """
     if _checked:
-        check_positions(extend_prefix_lens, extend_seq_lens, extend_seq_lens_sum)
+        arguments = extend_prefix_lens, extend_seq_lens, extend_seq_lens_sum
+        check_call("compute_position", *arguments)
     rows, device = extend_seq_lens.shape[0], extend_seq_lens.device
     positions = torch.empty(extend_seq_lens_sum, dtype=_INT64, device=device)
     starts = torch.empty(rows, dtype=torch.int32, device=device)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 
-from .checks.dcp_indices import check_dcp_indices, check_dcp_lens
+from .checks.dcp_indices import check_dcp_indices
+from .definition.definition import operation
+from .definition.roles import Array, Int
 
 __all__ = [
     "get_dcp_lens",
@@ -12,20 +16,20 @@ __all__ = [
 ]
 
 
+@operation
 def get_dcp_lens(
-    lens: torch.Tensor,
-    dcp_size: int,
-    dcp_rank: int,
-    start: torch.Tensor | None = None,
-    interleave_size: int = 1,
-) -> torch.Tensor:
+    lens: Annotated[torch.Tensor, Array("numbers", ("L",), least=0)],
+    dcp_size: Annotated[int, Int(least=1)],
+    dcp_rank: Annotated[int, Int(below="dcp_size")],
+    start: Annotated[torch.Tensor, Array("numbers", ("L",), least=0)] | None = None,
+    interleave_size: Annotated[int, Int(least=1)] = 1,
+) -> Annotated[torch.Tensor, Array("numbers", ("L",), may_alias=True)]:
     """Return the number of positions in [start, start + length) that the rank owns.
 
     `lens` and `start` (default 0) are (R,) int32 or int64 on one device, in tokens; the result
     has the shape and dtype of `lens`. Ranks own `interleave_size` positions in turn. Raise
     MetadataError for values out of range. SPEC.md section 15.
     """
-    check_dcp_lens(lens, dcp_size, dcp_rank, start, interleave_size)
     lengths = lens.tolist()
     starts = [0] * len(lengths) if start is None else start.tolist()
     owned = []

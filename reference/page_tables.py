@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 
-from .checks.page_tables import check_append, check_kv_indices, check_kv_metadata
+from .checks.page_tables import check_kv_indices
+from .definition.definition import operation
+from .definition.roles import Array, BlockSize, BlockTable, Int, Offsets, SeqLens
 
 __all__ = [
     "compute_flashinfer_kv_metadata",
@@ -13,9 +17,16 @@ __all__ = [
 ]
 
 
+@operation(results=("kv_indptr", "kv_indices", "kv_last_page_len"), independent=True)
 def compute_flashinfer_kv_metadata(
-    seq_lens_cpu: torch.Tensor, block_table: torch.Tensor, page_size: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    seq_lens_cpu: Annotated[torch.Tensor, Array("sequence lengths", on_cpu=True)],
+    block_table: BlockTable,
+    page_size: BlockSize,
+) -> tuple[
+    Annotated[torch.Tensor, Array("numbers", ("R+1",))],
+    Annotated[torch.Tensor, Array("numbers", ("?",))],
+    Annotated[torch.Tensor, Array("numbers", ("R",))],
+]:
     """Return the page table of a batch as CSR: `kv_indptr`, `kv_indices`, `kv_last_page_len`.
 
     `seq_lens_cpu` (R,) on the CPU, in tokens, and `block_table` (R, W) are int32 or int64;
@@ -24,7 +35,6 @@ def compute_flashinfer_kv_metadata(
     0 for an empty sequence and `page_size` for one that ends with a full page. Raise
     MetadataError for a sequence longer than its row. SPEC.md section 15.
     """
-    check_kv_metadata(seq_lens_cpu, block_table, page_size)
     table = block_table.tolist()
     kv_indptr, kv_indices, kv_last_page_len = [0], [], []
     for r, length in enumerate(seq_lens_cpu.tolist()):
@@ -39,9 +49,13 @@ def compute_flashinfer_kv_metadata(
     return indptr, indices, last_page_len
 
 
+@operation(results=("batch_indices", "positions"), independent=True)
 def get_batch_indices_positions(
-    append_indptr: torch.Tensor, seq_lens: torch.Tensor, nnz: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+    append_indptr: Offsets, seq_lens: SeqLens, nnz: Annotated[int, Int(least="T")]
+) -> tuple[
+    Annotated[torch.Tensor, Array("request indices", ("nnz",))],
+    Annotated[torch.Tensor, Array("positions", ("nnz",))],
+]:
     """Return request and position of each token that is appended to the cache.
 
     `append_indptr` (R+1,) are the offsets of the appended tokens, `seq_lens` (R,) the lengths
@@ -50,7 +64,6 @@ def get_batch_indices_positions(
     sequence shorter than what is appended to it, and fewer entries than tokens. SPEC.md
     section 15.
     """
-    check_append(append_indptr, seq_lens, nnz)
     offsets, lengths = append_indptr.tolist(), seq_lens.tolist()
     batch_indices, positions = [-1] * nnz, [0] * nnz
     for r in range(len(lengths)):

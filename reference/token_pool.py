@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 
-from .checks.token_pool import check_last_loc, check_positions, check_token_pool
+from .checks.token_pool import check_token_pool
+from .definition.definition import operation
+from .definition.roles import (
+    Array,
+    NumTokens,
+    Positions,
+    QueryLens,
+    SlotPool,
+    TokenStarts,
+)
 
 __all__ = [
     "compute_position",
@@ -13,11 +24,18 @@ __all__ = [
 ]
 
 
+_WIDE_FIRST = (torch.int64, torch.int32)
+"""Dtypes of SGLang's rows and lengths."""
+
+
+@operation(independent=True)
 def get_last_loc(
-    req_to_token: torch.Tensor,
-    req_pool_indices_tensor: torch.Tensor,
-    prefix_lens_tensor: torch.Tensor,
-) -> torch.Tensor:
+    req_to_token: SlotPool,
+    req_pool_indices_tensor: Annotated[torch.Tensor, Array("pool rows", dtype=_WIDE_FIRST)],
+    prefix_lens_tensor: Annotated[
+        torch.Tensor, Array("computed lengths", dtype=_WIDE_FIRST, below="C+1")
+    ],
+) -> Annotated[torch.Tensor, Array("numbers", ("R",))]:
     """Return the slot of the last token of each prefix, -1 for an empty prefix.
 
     `req_to_token` (P, W) holds the slot of each position of a request; request r has row
@@ -25,7 +43,6 @@ def get_last_loc(
     or int64 on one device. The result is (R,), int64 if the table or the lengths are. Raise
     MetadataError for rows or positions outside the table. SPEC.md section 15.
     """
-    check_last_loc(req_to_token, req_pool_indices_tensor, prefix_lens_tensor)
     table, rows = req_to_token.tolist(), req_pool_indices_tensor.tolist()
     slots = []
     for r, length in enumerate(prefix_lens_tensor.tolist()):
@@ -70,9 +87,12 @@ def write_req_to_token_pool(
         req_to_token[row, :end] = torch.tensor(slots, dtype=req_to_token.dtype)
 
 
+@operation(results=("positions", "extend_start_loc"), independent=True)
 def compute_position(
-    extend_prefix_lens: torch.Tensor, extend_seq_lens: torch.Tensor, extend_seq_lens_sum: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+    extend_prefix_lens: Annotated[torch.Tensor, Array("computed lengths", or_empty=True)],
+    extend_seq_lens: QueryLens,
+    extend_seq_lens_sum: NumTokens,  # noqa: ARG001, checked by its declaration
+) -> tuple[Positions, TokenStarts]:
     """Return the position of each new token, and the index of each request's first one.
 
     Request r has `extend_seq_lens[r]` new tokens behind `extend_prefix_lens[r]` cached ones;
@@ -80,7 +100,6 @@ def compute_position(
     Positions are (`extend_seq_lens_sum`,) int64, indices (R,) int32. Raise MetadataError for
     another sum. SPEC.md section 15.
     """
-    check_positions(extend_prefix_lens, extend_seq_lens, extend_seq_lens_sum)
     lengths, prefixes = extend_seq_lens.tolist(), extend_prefix_lens.tolist()
     positions: list[int] = []
     starts = []

@@ -6,23 +6,7 @@ import torch
 
 from ..interface.errors import MetadataError
 from .common import check_int, check_tensor
-from .vectors import check_range_of, check_vectors, refuse
-
-
-def check_dcp_lens(
-    lens: torch.Tensor,
-    dcp_size: int,
-    dcp_rank: int,
-    start: torch.Tensor | None,
-    interleave_size: int,
-) -> None:
-    """Require valid arguments of `get_dcp_lens`."""
-    operation = "get_dcp_lens"
-    _check_ranks(operation, dcp_size, dcp_rank, interleave_size)
-    check_vectors(operation, **({"lens": lens} | ({} if start is None else {"start": start})))
-    check_range_of(operation, "lens", lens, 0)
-    if start is not None:
-        check_range_of(operation, "start", start, 0)
+from .vectors import refuse
 
 
 def check_dcp_indices(

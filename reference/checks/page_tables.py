@@ -5,47 +5,8 @@ from __future__ import annotations
 import torch
 
 from ..interface.errors import MetadataError
-from .common import check_cpu, check_device, check_int, check_length, check_offsets, check_tensor
+from .common import check_device, check_int, check_length, check_offsets, check_tensor
 from .vectors import check_apart, check_range_of, check_vectors, refuse
-
-
-def check_kv_metadata(
-    seq_lens_cpu: torch.Tensor, block_table: torch.Tensor, page_size: int
-) -> None:
-    """Require valid arguments of `compute_flashinfer_kv_metadata`."""
-    operation = "compute_flashinfer_kv_metadata"
-    check_int(operation, "page_size", page_size, 1)
-    lengths = check_tensor(operation, "seq_lens_cpu", seq_lens_cpu, 1)
-    check_cpu(operation, "seq_lens_cpu", lengths)
-    table = check_tensor(operation, "block_table", block_table, 2)
-    check_length(operation, "block_table", table, lengths.shape[0])
-    check_range_of(operation, "seq_lens_cpu", lengths, 0)
-    pages = (lengths.long() + page_size - 1) // page_size
-    most = int(pages.max()) if pages.numel() else 0
-    if most > table.shape[1]:
-        expected = f"at least {most} for a sequence of {int(lengths.max())} tokens"
-        raise MetadataError(operation, "block_table", f"{table.shape[1]} columns wide", expected)
-    if table.is_cpu and most:
-        live = torch.arange(table.shape[1]) < pages[:, None]
-        lowest = torch.where(live, table, 0).amin(1)
-        refuse(operation, "block_table", lowest, lowest < 0, "pages of at least 0")
-
-
-def check_append(append_indptr: torch.Tensor, seq_lens: torch.Tensor, nnz: int) -> None:
-    """Require valid arguments of `get_batch_indices_positions`."""
-    operation = "get_batch_indices_positions"
-    check_int(operation, "nnz", nnz, 0)
-    offsets = _offsets(operation, "append_indptr", append_indptr)
-    lengths = check_tensor(operation, "seq_lens", seq_lens, 1)
-    check_length(operation, "seq_lens", lengths, offsets.shape[0] - 1)
-    check_device(operation, "seq_lens", lengths, offsets.device)
-    if not offsets.is_cpu:
-        return
-    check_offsets(operation, "append_indptr", offsets)
-    if nnz < int(offsets[-1]):
-        raise MetadataError(operation, "nnz", nnz, f"at least {int(offsets[-1])}")
-    too_short = lengths < offsets.diff()
-    refuse(operation, "seq_lens", lengths, too_short, "at least the tokens appended to the request")
 
 
 def check_kv_indices(

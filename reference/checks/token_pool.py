@@ -7,25 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from ..interface.errors import MetadataError
-from .common import check_device, check_int, check_list, check_tensor
+from .common import check_device, check_list, check_tensor
 from .vectors import check_apart, check_range_of, check_vectors, refuse
 
 _MOST_INT32 = 2**31 - 1
-
-
-def check_last_loc(
-    req_to_token: torch.Tensor,
-    req_pool_indices_tensor: torch.Tensor,
-    prefix_lens_tensor: torch.Tensor,
-) -> None:
-    """Require valid arguments of `get_last_loc`."""
-    operation = "get_last_loc"
-    table = check_tensor(operation, "req_to_token", req_to_token, 2)
-    rows, lengths = req_pool_indices_tensor, prefix_lens_tensor
-    _, device = check_vectors(operation, req_pool_indices_tensor=rows, prefix_lens_tensor=lengths)
-    check_device(operation, "req_to_token", table, device)
-    check_range_of(operation, "req_pool_indices_tensor", rows, 0, table.shape[0])
-    check_range_of(operation, "prefix_lens_tensor", lengths, 0, table.shape[1] + 1)
 
 
 def check_token_pool(
@@ -95,22 +80,3 @@ def _check_slots(field: str, slots: torch.Tensor, count: int, table: torch.Tenso
     if table.dtype is torch.int32 and count and int(slots.max()) > _MOST_INT32:
         given = f"{int(slots.max())} at its most"
         raise MetadataError(operation, field, given, "slots that an int32 table can hold")
-
-
-def check_positions(
-    extend_prefix_lens: torch.Tensor, extend_seq_lens: torch.Tensor, extend_seq_lens_sum: int
-) -> None:
-    """Require valid arguments of `compute_position`."""
-    operation = "compute_position"
-    check_int(operation, "extend_seq_lens_sum", extend_seq_lens_sum, 0)
-    vectors = {"extend_seq_lens": extend_seq_lens, "extend_prefix_lens": extend_prefix_lens}
-    without = isinstance(extend_prefix_lens, torch.Tensor) and not extend_prefix_lens.numel()
-    if without:
-        check_tensor(operation, "extend_prefix_lens", extend_prefix_lens, 1)
-        del vectors["extend_prefix_lens"]
-    check_vectors(operation, **vectors)
-    check_range_of(operation, "extend_seq_lens", extend_seq_lens, 0)
-    check_range_of(operation, "extend_prefix_lens", extend_prefix_lens, 0)
-    if extend_seq_lens.is_cpu and extend_seq_lens_sum != int(extend_seq_lens.sum()):
-        expected = f"{int(extend_seq_lens.sum())}, the sum of extend_seq_lens"
-        raise MetadataError(operation, "extend_seq_lens_sum", extend_seq_lens_sum, expected)

@@ -15,8 +15,16 @@ from ..checks.common import check_bool, check_cpu, check_device, check_offsets
 from ..checks.slots import overlap
 from ..checks.vectors import refuse
 from ..interface.errors import MetadataError
-from .definition import Argument, Definition, DefinitionError, Result
+from .definition import Argument, Definition, DefinitionError, Result, built_in_definition
 from .roles import Array, Bound, Flag, Int, Size, size_of
+
+
+def check_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise TypeError or MetadataError unless the arguments of an operation are as declared."""
+    definition = built_in_definition(name)
+    values = definition.signature.bind(*args, **kwargs)
+    values.apply_defaults()
+    check(definition, values.arguments)
 
 
 def check(definition: Definition, arguments: Mapping[str, Any]) -> dict[str, int]:
@@ -114,9 +122,11 @@ def _check_shapes(name: str, given: list[tuple[Argument, Any]]) -> dict[str, int
     sizes: dict[str, int] = {}
     for argument, value in given:
         if isinstance(argument.declared, Int):
-            sizes |= _size_said(argument.declared, value)
+            sizes |= _size_said(argument.declared, value) | {argument.name: value}
     for argument, value in given:
         if not isinstance(argument.declared, Array) or argument.declared.longer:
+            continue
+        if argument.declared.or_empty and not value.numel():
             continue
         for size, length in zip(argument.declared.sizes, value.shape, strict=True):
             _check_size(name, argument.name, size, length, sizes)
@@ -186,10 +196,10 @@ def _check_values(name: str, argument: Argument, value: Any, sizes: dict[str, in
             raise MetadataError(
                 name, argument.name, f"of length {value.shape[0]}", f"at least {needed}"
             )
-    if declared.written or declared.role in ("flags", "data"):
+    if declared.written or declared.role in ("flags", "data", "slot pool"):
         return
     flat = value.flatten()
-    least, below = _limit(declared.smallest, sizes), _limit(declared.below, sizes)
+    least, below = _limit(declared.smallest, sizes), _limit(declared.limit, sizes)
     if least is not None:
         refuse(name, argument.name, flat, flat < least, f"at least {least}")
     if below is not None:
@@ -211,7 +221,10 @@ def _check_batch(name: str, given: list[tuple[Argument, Any]]) -> None:
     by_role: dict[str, tuple[str, torch.Tensor]] = {
         one.declared.role: (one.name, value)
         for one, value in given
-        if isinstance(one.declared, Array) and one.declared.follows_batch and value.is_cpu
+        if isinstance(one.declared, Array)
+        and one.declared.follows_batch
+        and value.is_cpu
+        and not (one.declared.or_empty and not value.numel())
     }
     amounts = {
         one.declared.amount: (one.name, v) for one, v in given if isinstance(one.declared, Int)
@@ -219,7 +232,7 @@ def _check_batch(name: str, given: list[tuple[Argument, Any]]) -> None:
     queries = _query_lens(by_role)
     if "tokens" in amounts and queries is not None and int(queries.sum()) != amounts["tokens"][1]:
         field, value = amounts["tokens"]
-        raise MetadataError(name, field, value, f"the {int(queries.sum())} query tokens")
+        raise MetadataError(name, field, value, f"{int(queries.sum())}, the query tokens")
     lengths = _seq_lens(by_role, queries)
     if "sequence lengths" in by_role and queries is not None:
         field, value = by_role["sequence lengths"]

@@ -5,8 +5,9 @@ below are those of the usual arguments of a batch, so that a signature reads
 `def positions(query_start_loc: Offsets, seq_lens: SeqLens, nnz: NumTokens) -> Positions`.
 
 Axes: R is the number of rows (requests, padded ones too), T the number of query tokens, W the
-width of the block table. Any other capital name is an axis of the operation's own: it has the
-value of the argument that is declared `Int(axis="N")`, or the size of the arrays that name it.
+width of the block table, P and C rows and columns of a pool of requests' slots. Any other name is
+that of an integer argument, whose value it is, or an axis of the operation's own: it has the value
+of the argument that is declared `Int(axis="N")`, or the size of the arrays that name it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ Role = Literal[
     "slots",
     "positions",
     "request indices",
+    "token starts",
+    "pool rows",
+    "slot pool",
     "numbers",
     "flags",
     "data",
@@ -36,13 +40,15 @@ Amount = Literal[
 ]
 """Meaning of an integer; "number" follows from no batch."""
 Bound = int | str
-"""A number, or an axis such as "R" or "R+1"."""
+"""A number, an axis such as "R" or "R+1", or the name of an integer argument."""
 
-BATCH_AXES: Final = ("R", "T", "W")
+CUT_AXES: Final = ("R", "T", "W")
+"""Axes that are other ones for a part of a batch."""
+BATCH_AXES: Final = (*CUT_AXES, "P", "C")
 BY_VALUES: Final = "?"
 """Size of a result that the values decide."""
 INTEGERS: Final = (torch.int32, torch.int64)
-_SIZE = re.compile(r"(?:(\d+)\*)?([A-Z][A-Za-z0-9_]*)(?:\+(\d+))?")
+_SIZE = re.compile(r"(?:(\d+)\*)?([A-Za-z]\w*)(?:\+(\d+))?")
 
 
 class Size(NamedTuple):
@@ -78,6 +84,9 @@ _SHAPES: Final[dict[str, tuple[Bound, ...]]] = {
     "slots": ("T",),
     "positions": ("T",),
     "request indices": ("T",),
+    "token starts": ("R",),
+    "pool rows": ("R",),
+    "slot pool": ("P", "C"),
 }
 _DTYPES: Final[dict[str, tuple[torch.dtype, ...]]] = {
     "slots": (torch.int64,),
@@ -94,7 +103,8 @@ class Array:
     shape: tuple[Bound, ...] = ()
     """Size of each dimension; that of the role if empty. "?" in a result: the values decide."""
     dtype: torch.dtype | tuple[torch.dtype, ...] = ()
-    """Allowed dtypes: int32 or int64, for slots int64, for flags bool, for data float32."""
+    """Allowed dtypes, the usual one first; by default int32 and int64, and which of them follows
+    from the batch if the values do. Slots are int64, flags bool, data float32."""
     least: Bound | None = None
     """Least value of an element."""
     below: Bound | None = None
@@ -110,6 +120,8 @@ class Array:
     tolerance: float = 0.0
     """Largest error of a result of floats, relative to the norm of its last dimension (of single
     elements: 8 times that); the reference computes in float64."""
+    or_empty: bool = False
+    """True if an array without elements stands for none."""
     may_alias: bool = False
     """True for a result that may be a view of an argument."""
 
@@ -144,8 +156,13 @@ class Array:
     def smallest(self) -> Bound | None:
         """Least value that the declaration or the role allows."""
         if self.least is None and self.role in _SHAPES and self.role != "slots":
-            return None if self.role == "block table" else 0
+            return None if self.role in ("block table", "slot pool") else 0
         return self.least
+
+    @property
+    def limit(self) -> Bound | None:
+        """Limit that the declaration or the role sets."""
+        return "P" if self.role == "pool rows" and self.below is None else self.below
 
 
 @dataclass(frozen=True)
@@ -198,3 +215,9 @@ BlockSize = Annotated[int, Int("block size", least=1)]
 """Tokens per block."""
 MaxQueryLen = Annotated[int, Int("longest query")]
 MaxSeqLen = Annotated[int, Int("longest sequence")]
+PoolRows = Annotated[torch.Tensor, Array("pool rows")]
+"""(R,) row of each request in a pool, padded rows have that of the first one."""
+SlotPool = Annotated[torch.Tensor, Array("slot pool")]
+"""(P, C) cache slot of each position of a request, in its row of a pool that has more rows."""
+TokenStarts = Annotated[torch.Tensor, Array("token starts")]
+"""(R,) index of each row's first query token."""

@@ -40,7 +40,7 @@ def test_a_sequence_longer_than_its_row_is_refused(package):
 
 def test_a_negative_page_is_refused_unless_it_is_stale(package):
     assert kv_metadata(package, [4], [[7, -1]], 4)[1] == [7]
-    with pytest.raises(package.MetadataError, match=r"block_table\[0\] is -1, expected pages"):
+    with pytest.raises(package.MetadataError, match=r"block_table\[0\] is -1, expected block ids"):
         kv_metadata(package, [5], [[7, -1]], 4)
 
 

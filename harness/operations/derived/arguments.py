@@ -23,6 +23,7 @@ from attnproof.harness.operations.derived.params import (
     key_of,
     limits,
 )
+from attnproof.harness.operations.derived.pool import token_pool
 from attnproof.reference.definition.definition import Argument, Definition
 from attnproof.reference.definition.roles import Array, Flag, Int
 
@@ -51,13 +52,20 @@ class Values:
     ) -> None:
         self.definition = definition
         self._batch = None if batch is None else batch_arrays(batch, pattern)
-        self._params, self._layout, self._stale = params, layout, STALE_PATTERNS[pattern]
+        self._params, self._layout, self._pattern = params, layout, pattern
+        self._stale = STALE_PATTERNS[pattern]
         self.sizes = _batch_sizes(self._batch)
-        for argument in definition.arguments:
-            if isinstance(argument.declared, Int) and argument.declared.axis:
-                self.sizes[argument.declared.axis] = self.number(argument)
+        if batch is not None and has_pool(definition):
+            rows, columns = token_pool(batch, pattern).table.shape
+            self.sizes |= {"P": rows, "C": columns}
         for axis in free_axes(definition):
             self.sizes[axis] = params[f"size_{axis}"]
+        # Limits may be the values of other numbers, which have constant ones.
+        for argument in sorted(definition.arguments, key=_depends_on_others):
+            if isinstance(argument.declared, Int):
+                value = self.number(argument)
+                names = filter(None, (argument.name, argument.declared.axis))
+                self.sizes |= dict.fromkeys(names, value)
 
     def number(self, argument: Argument) -> int:
         """Return the value of an integer, inside its limits."""
@@ -91,9 +99,10 @@ class Values:
     def _array(self, argument: Argument, declared: Array) -> np.ndarray:
         if declared.follows_batch:
             assert self._batch is not None
-            values = _of_role(self._batch, declared.role, self._stale)
-            allowed = [_NUMPY[one] for one in declared.dtypes]
-            return values if values.dtype in allowed else values.astype(allowed[0])
+            values = of_role(self._batch, declared.role, self._pattern)
+            if declared.or_empty and not self._params[f"with_{argument.name}"]:
+                values = values[:0]
+            return values.astype(_NUMPY[self.dtype_of(declared)]) if declared.dtype else values
         shape = tuple(size.value(self.sizes) for size in declared.sizes)
         dtype = self.dtype_of(declared)
         if declared.written:
@@ -108,8 +117,8 @@ class Values:
         return torch.from_numpy(chosen).to(dtype).view(_WORDS[dtype.itemsize]).numpy()
 
     def dtype_of(self, declared: Array) -> torch.dtype:
-        """Return the dtype of an array that follows from no batch."""
-        return declared.dtypes[-1 if self._layout.wide else 0]
+        """Return the dtype of an array that no batch determines."""
+        return declared.dtypes[-1 if self._layout.other_dtypes else 0]
 
     def tensor(self, argument: Argument, tensor: torch.Tensor | None) -> torch.Tensor | None:
         """Return a tensor of the arena as the argument: words of a float as floats."""
@@ -138,7 +147,8 @@ class Values:
     def piece(self, argument: Argument, name: str, values: np.ndarray) -> Piece:
         """Return the values as a tensor to lay out."""
         strides: list[int] = []
-        stride = self._layout.step
+        strided = self._batch is not None and self._batch.batch.strided
+        stride = max(self._layout.step, 2 if strided else 1)
         for axis in range(values.ndim - 1, -1, -1):
             strides.insert(0, stride)
             stride = stride * max(1, values.shape[axis])
@@ -155,6 +165,18 @@ def diagnose_float(_call: Call, _place: Place, expected: Any, got: Any) -> str:
     if not got.is_floating_point():
         return ""
     return "beyond the tolerance" if bool(torch.isfinite(got).all()) else "is not finite"
+
+
+def has_pool(definition: Definition) -> bool:
+    """True if an argument is a pool of requests' slots."""
+    declared = (one.declared for one in definition.arguments)
+    return any(isinstance(one, Array) and one.role == "slot pool" for one in declared)
+
+
+def _depends_on_others(argument: Argument) -> bool:
+    declared = argument.declared
+    limits_of = (declared.least, declared.below) if isinstance(declared, Int) else ()
+    return any(isinstance(one, str) for one in limits_of)
 
 
 def placement(layout: Layout) -> Placement:
@@ -179,7 +201,8 @@ def _amounts(arrays: BatchArrays) -> dict[str, int]:
     }
 
 
-def _of_role(arrays: BatchArrays, role: str, stale: int) -> np.ndarray:
+def of_role(arrays: BatchArrays, role: str, pattern: int) -> np.ndarray:
+    """Return the values that a batch gives a role; `pattern` is that of stale places."""
     lengths = arrays.seq_lens.dtype
     if role == "query offsets":
         return arrays.query_start_loc
@@ -190,7 +213,12 @@ def _of_role(arrays: BatchArrays, role: str, stale: int) -> np.ndarray:
     if role == "sequence lengths":
         return arrays.seq_lens
     if role == "block table":
-        return arrays.block_table_with(stale)
+        return arrays.block_table_with(STALE_PATTERNS[pattern])
+    if role == "token starts":
+        return arrays.query_start_loc[:-1]
+    if role in ("pool rows", "slot pool"):
+        pool = token_pool(arrays.batch, pattern)
+        return pool.table if role == "slot pool" else pool.rows.astype(lengths)
     if role == "slots":
         return arrays.slot_mapping[: int(arrays.query_start_loc[-1])].astype(np.int64)
     tokens = ExpectedTokens(arrays)

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import chain, combinations, islice
 from typing import Any
 
+import numpy as np
 import torch
 from hypothesis import assume
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
+from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena
+from attnproof.harness.consumer.batch import int64_array
 from attnproof.harness.model.call import Call, Outputs, Quantity
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Contract, Inputs, Operation
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.derived.arguments import diagnose_float, placement, values_of
+from attnproof.harness.operations.derived.arguments import (
+    diagnose_float,
+    has_pool,
+    of_role,
+    placement,
+    values_of,
+)
 from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.derived.params import (
     LAYOUT,
     Parameter,
+    constant_limits,
     key_of,
     layout_of,
     parameters_of,
     params_type,
     usual,
 )
+from attnproof.harness.operations.derived.pool import needs_wide_pool, pool_problem
 from attnproof.harness.operations.derived.steps import class_operation
 from attnproof.harness.operations.shared.metadata import BatchFacts
 from attnproof.reference.definition.checking import check
-from attnproof.reference.definition.definition import Definition
-from attnproof.reference.definition.roles import BATCH_AXES, Array, Flag, Int, size_of
+from attnproof.reference.definition.definition import Definition, definition_of
+from attnproof.reference.definition.roles import CUT_AXES, Array, Flag, Int, size_of
 from attnproof.reference.interface import MetadataError
 
 _JOINED = {
@@ -42,38 +56,90 @@ _JOINED = {
     "slots": Joined.TOKENS,
     "positions": Joined.TOKENS,
     "request indices": Joined.ROW_INDICES,
+    "token starts": Joined.TOKEN_INDICES,
 }
 """How results of a role follow from those of the parts of a batch; of others (R,) by entries."""
 _MOST_TRIED = 400
 """Pairs of values that are tried in search of usual arguments that meet the conditions."""
 OWN = ""
+_MOST_TURN = 2**20
 """Section of an operation that SPEC.md does not have."""
 
 
-def derive(definition: Definition) -> Operation:
-    """Return the operation: its cases, arguments, faults and relations."""
+Judge = Callable[[Call, Outputs], Iterable[Violation]]
+Example = tuple[str, Batch | None, dict[str, Any]]
+"""Name, batch and parameters, beside the usual ones, of a case that is always run."""
+
+
+def derive(
+    definition: Definition,
+    *,
+    section: str = OWN,
+    summary: str = "",
+    examples: Callable[[], Iterable[Example]] = tuple,
+    faults: Mapping[str, Fault] | None = None,
+    unreal: Callable[[Case], str] = lambda _: "",
+    built_in: BuiltIn | None = None,
+    invariants: Judge | None = None,
+    **contract: Any,
+) -> Operation:
+    """Return the operation: its cases, arguments, faults and relations.
+
+    What follows from no role is added by hand: `examples`, `faults`, `invariants`, why a case is
+    `unreal`, and fields of the `Contract`.
+    """
     if definition.methods:
         return class_operation(definition, OWN)
     parameters = parameters_of(definition)
+    pool = has_pool(definition)
+
+    def problem(case: Case) -> str:
+        return (pool_problem(case) if pool else "") or _problem(definition, case)
+
+    def why_unreal(case: Case) -> str:
+        return _unreal(case) or (needs_wide_pool(case) if pool else "") or unreal(case)
+
+    def all_boundaries() -> Iterator[tuple[str, Case]]:
+        plain = usual(parameters)
+        for name, batch, changed in examples():
+            yield name, Case(definition.name, batch, plain | changed)
+        for name, case in boundaries(definition, parameters):
+            if not problem(case):
+                yield name, case
+
+    def from_batch(batch: Batch) -> Iterator[Case]:
+        for case in _from_batch(definition, parameters, batch):
+            if not problem(case):
+                yield case
+
     return Operation(
         name=definition.name,
-        section=OWN,
-        summary=definition.summary,
+        section=section,
+        summary=summary or definition.summary,
         inputs=Inputs(
             params=params_type(parameters),
-            unreal=_unreal,
-            problem=partial(_problem, definition),
+            unreal=why_unreal,
+            problem=problem,
             has_batch=definition.has_batch,
+            whole_contexts=pool,
             cases=lambda: _cases(definition, parameters),
-            boundaries=partial(boundaries, definition, parameters),
-            from_batch=partial(_from_batch, definition, parameters),
-            faults=faults_of(definition),
+            boundaries=all_boundaries,
+            from_batch=from_batch,
+            faults=faults_of(definition) | dict(faults or {}),
         ),
         call=FunctionCall(
             prepare=partial(_prepare, definition), outputs=partial(_outputs, definition)
         ),
-        contract=_contract(definition),
+        contract=replace(_contract(definition, invariants), **contract),
+        built_in=built_in or BuiltIn(),
     )
+
+
+def derive_built_in(function: Any, **added: Any) -> Operation:
+    """Return the operation of a reference of attnproof; see `derive`."""
+    definition = definition_of(function)
+    assert definition is not None, f"{function.__name__} is not defined by its signature"
+    return derive(definition, **added)
 
 
 def _unreal(case: Case) -> str:
@@ -85,6 +151,14 @@ def _unreal(case: Case) -> str:
 def _cases(draw: st.DrawFn, definition: Definition, parameters: dict[str, Parameter]) -> Case:
     batch = draw(batches()) if definition.has_batch else None
     params = {name: draw(one.drawn) for name, one in parameters.items()}
+    near = _near_turns(definition, params)
+    for argument in definition.arguments if near else ():
+        declared = argument.declared
+        if isinstance(declared, Array) and declared.is_free and declared.role == "numbers":
+            low, high = constant_limits(declared)
+            numbers = st.sampled_from([max(low, min(number, high)) for number in near])
+            drawn = st.just(params[argument.name]) | st.lists(numbers, min_size=1)
+            params[argument.name] = draw(drawn)
     case = Case(definition.name, batch, params)
     assume(not _problem(definition, case))
     return case
@@ -102,23 +176,22 @@ def _problem(definition: Definition, case: Case) -> str:
     return ""
 
 
+def _near_turns(definition: Definition, params: dict[str, Any]) -> list[int]:
+    """Return numbers beside the multiples of a case's integers, and of the product of all."""
+    numbers = [a.name for a in definition.arguments if isinstance(a.declared, Int)]
+    sizes = [params[name] for name in numbers if 1 < params.get(name, 0) < _MOST_TURN]
+    whole = math.prod(sizes)
+    sizes += [whole, 2 * whole] if 1 < whole < _MOST_TURN else []
+    return sorted({size + off for size in sizes for off in (-1, 0, 1, 2)})
+
+
 def boundaries(
     definition: Definition, parameters: dict[str, Parameter]
 ) -> Iterator[tuple[str, Case]]:
     """Yield usual batches, then one of them with each critical value of each parameter.
 
     Batches come with the usual flags and optional arguments, and with all others.
-
-    Cases that do not meet the conditions are left out.
     """
-    for name, case in _boundaries(definition, parameters):
-        if not _problem(definition, case):
-            yield name, case
-
-
-def _boundaries(
-    definition: Definition, parameters: dict[str, Parameter]
-) -> Iterator[tuple[str, Case]]:
     plain = usual_arguments(definition, parameters)
     named = dict(usual_batches()) if definition.has_batch else {"usual arguments": None}
     turned = plain | {name: not value for name, value in plain.items() if type(value) is bool}
@@ -163,7 +236,9 @@ def usual_batches() -> Iterator[tuple[str, Batch]]:
     yield "shared prefix", make_batch([2, 2], [8, 8], 4, shared=True)
     for tokens in (1023, 1024, 1025, 2500):
         yield f"{tokens} tokens of a request (K19)", make_batch([tokens, 1], [3, 2], 16)
-    for rows in (128, 129, 260):
+    # Numbers of rows beside a tile, and beside what a byte holds.
+    yield "256 decodes", make_batch([1] * 256, [row % 9 for row in range(256)], 4)
+    for rows in (128, 129, 257):
         lengths = [1 + row % 3 for row in range(rows)]
         yield f"{rows} requests (K19)", make_batch(lengths, [row % 7 for row in range(rows)], 4)
     yield "long contexts", make_batch([3, 1], [2**20 + 254, 2**21], 256)
@@ -180,7 +255,7 @@ def _from_batch(
         # As many numbers as the step has requests.
         sizes = {name: batch.num_requests for name in parameters if name.startswith("size_")}
         case = Case(definition.name, None, plain | sizes)
-    if (definition.has_batch or sizes) and not _problem(definition, case):
+    if definition.has_batch or sizes:
         yield case
 
 
@@ -223,7 +298,7 @@ def _outputs(definition: Definition, call: Call, result: Any) -> Outputs:
     return outputs | dict(zip(names, result, strict=True))
 
 
-def _contract(definition: Definition) -> Contract:
+def _contract(definition: Definition, invariants: Judge | None) -> Contract:
     results = {one.name: one.declared for one in definition.results}
     arrays = {a.name: a.declared for a in definition.arguments if isinstance(a.declared, Array)}
     results |= {name: one for name, one in arrays.items() if one.written}
@@ -235,7 +310,8 @@ def _contract(definition: Definition) -> Contract:
         numbers = [
             a
             for a in definition.arguments
-            if isinstance(a.declared, Int) and a.declared.axis in lengths - {""}
+            if isinstance(a.declared, Int)
+            and (a.declared.axis in lengths - {""} or isinstance(a.declared.least, str))
         ]
         relations = Relations(
             joined=joined,
@@ -247,16 +323,12 @@ def _contract(definition: Definition) -> Contract:
             ),
         )
     return Contract(
-        invariants=partial(_wrong_floats, definition) if _has_tolerance(results) else None,
+        invariants=partial(_violations, definition, invariants),
         diagnose=diagnose_float,
         relations=relations,
         tolerances={name: one.tolerance for name, one in results.items() if one.tolerance},
         may_alias=frozenset(name for name, one in results.items() if one.may_alias or one.written),
     )
-
-
-def _has_tolerance(results: dict[str, Array]) -> bool:
-    return any(one.tolerance for one in results.values())
 
 
 def _wrong_floats(definition: Definition, _call: Call, outputs: Outputs) -> Iterator[Violation]:
@@ -278,9 +350,9 @@ def _can_be_cut(definition: Definition) -> bool:
         axes = {size_of(one).axis for one in (declared.below, declared.least) if one is not None}
         if isinstance(declared, Array) and not (declared.follows_batch or declared.written):
             axes |= set() if _is_of_rows(declared) else {one.axis for one in declared.sizes}
-        elif isinstance(declared, Int) and declared.axis:
+        elif isinstance(declared, Int) and (declared.axis or isinstance(declared.least, str)):
             axes = set()  # it is least in the parts
-        if axes & set(BATCH_AXES):
+        if axes & set(CUT_AXES):
             return False
     return True
 
@@ -288,6 +360,25 @@ def _can_be_cut(definition: Definition) -> bool:
 def _is_of_rows(declared: Array) -> bool:
     """True for a list of the case with an element for each row."""
     return declared.is_free and declared.sizes == (("R", 1, 0),)
+
+
+def _violations(
+    definition: Definition, own: Judge | None, call: Call, outputs: Outputs
+) -> Iterator[Violation]:
+    """Compare the results that a batch determines with those of the batch, then judge by `own`."""
+    if own is not None:
+        yield from own(call, outputs)
+    yield from _wrong_floats(definition, call, outputs)
+    arrays = [(a.name, a.declared) for a in definition.arguments if isinstance(a.declared, Array)]
+    if any(one.or_empty and not call[name].numel() for name, one in arrays):
+        return  # its absence changes what the results are
+    for result in definition.results if definition.has_batch else ():
+        declared = result.declared
+        if not declared.follows_batch or declared.role in ("slots", "block table", "slot pool"):
+            continue
+        right = of_role(batch_arrays(call.facts.batch), declared.role, 0).astype(np.int64)
+        if not np.array_equal(int64_array(outputs[result.name])[: len(right)], right):
+            yield Violation(result.name, f"differs from the {declared.role} of the batch")
 
 
 def _join(declared: Array) -> Joined | None:

@@ -36,14 +36,17 @@ def _of_argument(definition: Definition, argument: Argument) -> Iterator[tuple[s
         if isinstance(declared.least, int):
             below = declared.least - 1
             yield f"below {declared.least}", _fault(field, lambda _: below, present)
+        if isinstance(declared.below, str) and declared.below.islower():
+            above = Fault(field, lambda _, limit: limit, given=(declared.below,))
+            yield f"at {declared.below}", above
         return
     yield "float", _fault(field, _to_float, present)
     yield "a dimension more", _fault(field, lambda tensor: tensor[None], present)
-    if declared.sizes and _is_said_twice(definition, argument):
-        yield (
-            "an entry more",
-            _fault(field, _longer, present),
-        )
+    others = _of_the_same_length(definition, argument)
+    if others:
+        contradicted = partial(_are_present, argument, others)
+        # Which of two arguments that contradict each other is named depends on their order.
+        yield "an entry more", Fault(field, _longer, applies=contradicted, any_field=True)
     if declared.written or declared.role in ("flags", "data"):
         return
     present = partial(_has_entries, definition, argument)
@@ -59,12 +62,13 @@ def _of_argument(definition: Definition, argument: Argument) -> Iterator[tuple[s
 
 
 def _fault(field: str, change: Any, applies: Any, *, cpu_only: bool = False) -> Fault:
-    # Which of two arguments that contradict each other is named depends on their order.
-    return Fault(field, change, applies=applies, cpu_only=cpu_only, any_field=True)
+    return Fault(field, change, applies=applies, cpu_only=cpu_only)
 
 
 def _is_present(argument: Argument, case: Case) -> bool:
-    return not argument.optional or bool(case.params.get(f"with_{argument.name}"))
+    declared = argument.declared
+    absent = argument.optional or (isinstance(declared, Array) and declared.or_empty)
+    return not absent or bool(case.params.get(f"with_{argument.name}"))
 
 
 def _has_entries(definition: Definition, argument: Argument, case: Case) -> bool:
@@ -74,15 +78,23 @@ def _has_entries(definition: Definition, argument: Argument, case: Case) -> bool
     return _is_present(argument, case) and all(size.value(sizes) for size in declared.sizes)
 
 
-def _is_said_twice(definition: Definition, argument: Argument) -> bool:
-    """True if another argument determines the first dimension too."""
+def _of_the_same_length(definition: Definition, argument: Argument) -> list[Argument]:
+    """Return the other arguments that determine the first dimension too."""
     declared = argument.declared
-    assert isinstance(declared, Array)
-    axis = declared.sizes[0].axis
-    others = [one.declared for one in definition.arguments if one is not argument]
-    arrays = [one for one in others if isinstance(one, Array) and not one.longer]
-    by_array = any(size.axis == axis for one in arrays for size in one.sizes)
-    return not declared.longer and (by_array or not axis)
+    if not isinstance(declared, Array) or declared.longer or not declared.sizes:
+        return []
+    axis, found = declared.sizes[0].axis, []
+    for one in definition.arguments:
+        other = one.declared
+        if one is argument or not isinstance(other, Array) or other.longer or other.or_empty:
+            continue
+        if any(size.axis == axis for size in other.sizes):
+            found.append(one)
+    return found
+
+
+def _are_present(argument: Argument, others: list[Argument], case: Case) -> bool:
+    return _is_present(argument, case) and any(_is_present(one, case) for one in others)
 
 
 def _to_float(tensor: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,8 @@ _MOST, _LEAST = 2**31 - 1, -(2**31)
 _SIZES = (3, 0, 1, 2, 4, 31, 32, 33, 127, 128, 129, 257, 1023, 1024, 1025, 2500)
 """Sizes of an axis, those beside the tiles of kernels (K19) among them; the first is usual."""
 _DRAWN_SIZES = 9
+_SPARES = (0, 1, 4, 9)
+"""Numbers of entries beyond those that are needed."""
 _SEEDS = (1, 0, 2)
 _LONGEST = 8
 """Numbers drawn of an array, which they fill in turn."""
@@ -41,8 +43,8 @@ class Layout(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, fro
     """True if the last array comes first where they touch."""
     offset: Annotated[int, Meta(ge=0, le=7)] = 0
     """Storage offset of the first array in words, from a multiple of eight."""
-    wide: bool = False
-    """True if integers that may have either dtype, and follow from no batch, are int64."""
+    other_dtypes: bool = False
+    """True if arrays that may have one of several dtypes, whatever the batch, have the last."""
 
 
 LAYOUTS = (
@@ -52,8 +54,8 @@ LAYOUTS = (
     Layout(offset=3),
     Layout(gap=3),
     Layout(step=2),
-    Layout(wide=True),
-    Layout(step=2, gap=3, offset=1, wide=True),
+    Layout(other_dtypes=True),
+    Layout(step=2, gap=3, offset=1, other_dtypes=True),
 )
 
 
@@ -75,8 +77,9 @@ def key_of(argument: Argument) -> str:
 def parameters_of(definition: Definition, *, method: bool = False) -> dict[str, Parameter]:
     """Return the parameters of a function's cases, or those of a step of a class."""
     found: dict[str, Parameter] = {}
+    shapes = _names_in_shapes(definition)
     for argument in definition.arguments:
-        found |= dict(_of_argument(argument))
+        found |= dict(_of_argument(argument, is_size=argument.name in shapes))
     for axis in free_axes(definition):
         found[f"size_{axis}"] = _sized(0)
     if any(isinstance(a.declared, Array) and a.declared.distinct for a in definition.arguments):
@@ -102,7 +105,8 @@ def params_type(parameters: dict[str, Parameter]) -> type[msgspec.Struct]:
 
 def free_axes(definition: Definition) -> list[str]:
     """Return the axes that arrays name and that neither a batch nor an integer determines."""
-    said = {a.declared.axis for a in definition.arguments if isinstance(a.declared, Int)}
+    numbers = [(a.name, a.declared) for a in definition.arguments if isinstance(a.declared, Int)]
+    said = {each for name, declared in numbers for each in (name, declared.axis)}
     named = (
         size.axis
         for argument in definition.arguments
@@ -119,7 +123,7 @@ def limits(declared: Int | Array, sizes: dict[str, int]) -> tuple[int, int]:
     """Return the least and the highest value of a number, or of the elements of an array."""
     smallest = declared.smallest if isinstance(declared, Array) else declared.least
     lowest = _value(smallest, sizes)
-    below = _value(declared.below, sizes)
+    below = _value(declared.limit if isinstance(declared, Array) else declared.below, sizes)
     least, most = _range_of(declared)
     return least if lowest is None else lowest, most if below is None else below - 1
 
@@ -128,16 +132,23 @@ def _value(bound: Bound | None, sizes: dict[str, int]) -> int | None:
     return None if bound is None else size_of(bound).value(sizes)
 
 
-def _of_argument(argument: Argument) -> Iterator[tuple[str, Parameter]]:
+def _names_in_shapes(definition: Definition) -> set[str]:
+    """Return the axes of arguments and results, names of integers among them."""
+    arrays = [a.declared for a in definition.arguments if isinstance(a.declared, Array)]
+    arrays += [one.declared for one in definition.results]
+    return {size.axis for one in arrays for size in one.sizes}
+
+
+def _of_argument(argument: Argument, *, is_size: bool) -> Iterator[tuple[str, Parameter]]:
     declared = argument.declared
-    if argument.optional:
+    if argument.optional or (isinstance(declared, Array) and declared.or_empty):
         yield f"with_{argument.name}", _flag(True)
     if isinstance(declared, Array) and declared.is_free:
         yield key_of(argument), _elements(declared)
     elif isinstance(declared, Flag):
         yield key_of(argument), _flag(argument.default is True)
     elif isinstance(declared, Int) and not declared.follows_batch:
-        yield key_of(argument), _number(argument, declared)
+        yield key_of(argument), _number(argument, declared, is_size=is_size)
 
 
 def _elements(declared: Array) -> Parameter:
@@ -151,7 +162,8 @@ def _elements(declared: Array) -> Parameter:
     low, high = constant_limits(declared)
     near = max(low, 0) if high >= 0 else low
     rising = [min(near + more, high) for more in (1, 0, 4, 2, 7)]
-    rows = [rising, [low], [high], [near], [low, high], rising[:1] * 2 + [near]]
+    steps = [min(near + more, high) for more in (2, 0, 4)]
+    rows = [rising, steps, [low], [high], [near], [low, high], rising[:1] * 2 + [near]]
     element = Annotated[int, Meta(ge=low, le=high)]
     edges = st.sampled_from(sorted({low, near, min(near + 1, high), high}))
     return _list_of(element, rows, st.integers(near, min(near + 40, high)) | edges)
@@ -184,10 +196,12 @@ def _flag(usual_value: bool) -> Parameter:
     return Parameter(bool, (usual_value, not usual_value), st.booleans())
 
 
-def _number(argument: Argument, declared: Int) -> Parameter:
+def _number(argument: Argument, declared: Int, *, is_size: bool) -> Parameter:
     """Return a number; one whose limits are axes is counted from its least value."""
-    if isinstance(declared.least, str) or declared.axis:
-        return _sized(0 if isinstance(declared.least, str) else declared.least)
+    if isinstance(declared.least, str):
+        return Parameter(Few, _SPARES, st.sampled_from((0, 0, 1, 5)))
+    if declared.axis or is_size:
+        return _sized(declared.least)
     lowest = declared.least
     highest = declared.below - 1 if isinstance(declared.below, int) else _MOST
     middle = argument.default if type(argument.default) is int else min(lowest + 1, highest)

@@ -26,7 +26,7 @@ from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operati
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.pages.pool import (
+from attnproof.harness.operations.derived.pool import (
     MOST_SLOT,
     needs_wide_pool,
     page_pool,

@@ -24,7 +24,7 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.pages.pool import needs_wide_pool, pool_problem, token_pool
+from attnproof.harness.operations.derived.pool import needs_wide_pool, pool_problem, token_pool
 from attnproof.harness.operations.shared.faults import wrong_type
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 from attnproof.harness.operations.shared.params import Params

@@ -114,7 +114,7 @@ def start_offset_lost(
         create(table, rows, lens, indptr, None, out, **kw)
 
 
-@mutation("get_last_loc", diagnoses=("stale entry read",), both=("invariants",))
+@mutation("get_last_loc", diagnoses=("stale entry read",), both=("invariants",), requests=4)
 def rows_between_fitting_ends(last_loc: Any, table: Any, rows: Any, lengths: Any) -> Any:
     """Rows whose ends are as far apart as those of a run are read as a run."""
     slots = last_loc(table, rows, lengths)

@@ -142,10 +142,10 @@ def test_rows_of_requests_come_in_different_orders():
 @pytest.mark.parametrize(
     ("name", "longest"),
     [
-        ("lens at most interleave +0", 4),
-        ("lens at most interleave -1", 3),
-        ("lens at most size times interleave +0", 12),
-        ("lens at most size times interleave +1", 13),
+        ("lens at most interleave_size +0", 4),
+        ("lens at most interleave_size -1", 3),
+        ("lens at most dcp_size times interleave_size +0", 12),
+        ("lens at most dcp_size times interleave_size +1", 13),
     ],
 )
 def test_a_list_is_bounded_by_other_parameters(name, longest):

@@ -87,7 +87,7 @@ class TestCases:
         [
             ("layout step 2", (6, 2), torch.int32),
             ("layout gap 3", (6, 1), torch.int32),
-            ("layout wide True", (3, 1), torch.int64),
+            ("layout other_dtypes True", (3, 1), torch.int64),
         ],
     )
     def test_layouts(self, layout, strides, dtype):
