@@ -47,6 +47,16 @@ def test_the_error_of_one_element_is_relative_to_its_row():
     assert farthest(right, got) == (0, 5)
 
 
+def test_sums_that_cancel_in_a_narrow_row_keep_the_rounding_of_their_terms():
+    right = torch.full((512, 1), 0.25, dtype=torch.float64)
+    right[7] = 2.878e-4
+    got = right.to(torch.float16)
+    got[7] = 2.489e-4  # one rounding of float16 at 0.1
+    assert close(right, got)
+    got[7] = 2e-3
+    assert not close(right, got)
+
+
 @pytest.mark.parametrize(
     "got", [RIGHT.float(), RIGHT[:2].half(), RIGHT.half().to("meta"), None, RIGHT.tolist()]
 )
