@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 
-from .roles import BATCH_AXES, BY_VALUES, Array, Declaration, Flag, Int, size_of
+from .roles import BY_VALUES, CUT_AXES, Array, Declaration, Flag, Int, size_of
 
 _Defined = TypeVar("_Defined", bound=Callable[..., Any])
 DEFINITION = "__attnproof_definition__"
@@ -368,7 +368,7 @@ def _result(name: str, hint: Any, place: str) -> Result:
 
 def _check_axes(definition: Definition, place: str, *, bound: bool) -> None:
     """Raise DefinitionError for a size that nothing determines, or that two arguments say."""
-    known = set(BATCH_AXES if definition.has_batch else ())
+    known = set(CUT_AXES if definition.has_batch else ())
     said, roles = dict[str, str](), dict[str, str]()
     for argument in definition.arguments:
         declared, where = argument.declared, f"{place}: {argument.name}"

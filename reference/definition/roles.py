@@ -44,7 +44,7 @@ Bound = int | str
 
 CUT_AXES: Final = ("R", "T", "W")
 """Axes that are other ones for a part of a batch."""
-BATCH_AXES: Final = (*CUT_AXES, "P", "C")
+POOL_AXES: Final = ("P", "C")
 BY_VALUES: Final = "?"
 """Size of a result that the values decide."""
 INTEGERS: Final = (torch.int32, torch.int64)

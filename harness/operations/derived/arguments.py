@@ -20,6 +20,7 @@ from attnproof.harness.operations.derived.params import (
     SPARE,
     Layout,
     free_axes,
+    has_pool,
     key_of,
     limits,
 )
@@ -165,12 +166,6 @@ def diagnose_float(_call: Call, _place: Place, expected: Any, got: Any) -> str:
     if not got.is_floating_point():
         return ""
     return "beyond the tolerance" if bool(torch.isfinite(got).all()) else "is not finite"
-
-
-def has_pool(definition: Definition) -> bool:
-    """True if an argument is a pool of requests' slots."""
-    declared = (one.declared for one in definition.arguments)
-    return any(isinstance(one, Array) and one.role == "slot pool" for one in declared)
 
 
 def _depends_on_others(argument: Argument) -> bool:

@@ -27,7 +27,6 @@ from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.derived.arguments import (
     diagnose_float,
-    has_pool,
     of_role,
     placement,
     values_of,
@@ -37,6 +36,7 @@ from attnproof.harness.operations.derived.params import (
     LAYOUT,
     Parameter,
     constant_limits,
+    has_pool,
     key_of,
     layout_of,
     parameters_of,

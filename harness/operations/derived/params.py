@@ -13,7 +13,15 @@ from msgspec import Meta
 from attnproof.harness.model.case import Case, Count
 from attnproof.harness.operations.shared.params import Few, Params
 from attnproof.reference.definition.definition import Argument, Definition
-from attnproof.reference.definition.roles import BATCH_AXES, Array, Bound, Flag, Int, size_of
+from attnproof.reference.definition.roles import (
+    CUT_AXES,
+    POOL_AXES,
+    Array,
+    Bound,
+    Flag,
+    Int,
+    size_of,
+)
 
 _MOST, _LEAST = 2**31 - 1, -(2**31)
 _SIZES = (3, 0, 1, 2, 4, 31, 32, 33, 127, 128, 129, 257, 1023, 1024, 1025, 2500)
@@ -113,10 +121,16 @@ def free_axes(definition: Definition) -> list[str]:
         if isinstance(argument.declared, Array)
         for size in argument.declared.sizes
     )
-    batch = BATCH_AXES if definition.has_batch else ()
-    return [
-        axis for axis in dict.fromkeys(named) if axis and axis not in said and axis not in batch
-    ]
+    known = {"", *said, *(CUT_AXES if definition.has_batch else ())}
+    if has_pool(definition):
+        known |= set(POOL_AXES)
+    return [axis for axis in dict.fromkeys(named) if axis not in known]
+
+
+def has_pool(definition: Definition) -> bool:
+    """True if an argument is a pool of requests' slots."""
+    declared = (one.declared for one in definition.arguments)
+    return any(isinstance(one, Array) and one.role == "slot pool" for one in declared)
 
 
 def limits(declared: Int | Array, sizes: dict[str, int]) -> tuple[int, int]:
