@@ -13,11 +13,14 @@ from attnproof.reference.definition.roles import (
     NumReqs,
     NumTokens,
     Offsets,
+    PoolRows,
     Positions,
     QueryLens,
     RequestIndices,
     SeqLens,
+    SlotPool,
     Slots,
+    TokenStarts,
 )
 
 __all__ = [
@@ -33,10 +36,13 @@ __all__ = [
     "NumReqs",
     "NumTokens",
     "Offsets",
+    "PoolRows",
     "Positions",
     "QueryLens",
     "RequestIndices",
     "SeqLens",
+    "SlotPool",
     "Slots",
+    "TokenStarts",
     "operation",
 ]
