@@ -171,6 +171,10 @@ def operation(
     def decorate(target: Any) -> Any:
         own = name or target.__name__
         if inspect.isclass(target):
+            if results or independent:
+                raise DefinitionError(
+                    f"{_place(target)}: class {own}: results and independent are for functions"
+                )
             return _decorated_class(target, own, requires, state)
         definition = _read(target, own, own, results, requires, independent=independent)
         _check_conditions(f"{definition.place}: {own}", requires, (definition,))

@@ -238,6 +238,17 @@ class TestRefusedDefinitions:
 
         assert refused(Empty) == "class Empty has no public method, which would be a step"
 
+    @pytest.mark.parametrize("option", [{"independent": True}, {"results": ("a",)}])
+    def test_an_option_of_functions_for_a_class(self, option):
+        class Buffer:
+            """Keep numbers."""
+
+            def f(self) -> int: ...
+
+        assert refused(Buffer, **option) == (
+            "class Buffer: results and independent are for functions"
+        )
+
     def test_a_condition_that_no_method_has_the_arguments_of(self):
         def condition(a, b):
             yield "a", a < b, "at least b"

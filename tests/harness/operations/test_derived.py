@@ -25,6 +25,20 @@ FOLDER = Path(__file__).parents[1] / "definitions"
 RIGHT = FOLDER / "right.py"
 NAMES = ("positions_of", "fill_slots", "chosen", "scaled", "gathered", "Window")
 
+EDGES = (
+    "narrow",
+    "halves",
+    "nothing_but_numbers",
+    "twice_size",
+    "mirrored",
+    "no_result_dims",
+    "opt",
+    "pool",
+    "padded_to",
+    "Parameters",
+    "less_the_first",
+)
+
 
 @pytest.fixture(scope="module", autouse=True)
 def registered():
@@ -32,10 +46,10 @@ def registered():
         patch.setenv(VARIABLE, "")
         patch.setattr(sys, "path", [*sys.path])
         patch.setattr(own_operations, "_registered", {})
-        use_operations([os.path.relpath(FOLDER / "operations.py")])
-        assert own_names() == set(NAMES)
+        use_operations([os.path.relpath(FOLDER / name) for name in ("operations.py", "edges.py")])
+        assert own_names() == {*NAMES, *EDGES}
         yield
-        for name in NAMES:
+        for name in (*NAMES, *EDGES):
             del ALL[name]
             delattr(reference, name)
 
@@ -54,7 +68,7 @@ def boundaries(name: str) -> dict[str, Case]:
 
 
 class TestCases:
-    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("name", [*NAMES, *EDGES])
     def test_every_boundary_is_accepted_by_its_own_type_and_by_the_reference(self, name):
         operation = ALL[name]
         offered = operation.call.offered({name: getattr(reference, name)}, {}, built_in=True)
@@ -163,6 +177,18 @@ def test_a_wrong_candidate_is_found(examine_candidate, tmp_path, name, right, wr
     outcome = examine_candidate(str(path), name, examples=20, shrink_seconds=0.2)
     texts = wrong_results(outcome)
     assert any(field in text and words in text for text in texts), texts
+
+
+def test_a_mistake_that_the_reference_shares_is_found_by_the_parts_of_a_batch(examine_candidate):
+    path = FOLDER / "shared_mistake.py"
+    outcome = examine_candidate(str(path), "less_the_first", examples=20, shrink_seconds=0.2)
+    assert any("does not follow from the batch's parts" in one for one in wrong_results(outcome))
+
+
+@pytest.mark.parametrize("name", ["pool", "padded_to", "mirrored"])
+def test_the_reference_agrees_with_itself_at_the_edges(examine_candidate, name):
+    outcome = examine_candidate("attnproof.reference", name, examples=10)
+    assert [one.message for one in outcome.findings] == []
 
 
 def test_malformed_arguments_are_refused_by_the_reference(examine_candidate):

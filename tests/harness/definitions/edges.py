@@ -1,0 +1,123 @@
+"""Operations at the edges of what declarations say: narrow dtypes, scalars, names of parameters."""
+
+from typing import Annotated
+
+import torch
+
+from attnproof.define import (
+    Array,
+    BlockTable,
+    ComputedLens,
+    Int,
+    MaxSeqLen,
+    Offsets,
+    Positions,
+    QueryLens,
+    RequestIndices,
+    SeqLens,
+    Slots,
+    operation,
+)
+
+T = torch.Tensor
+I8 = Annotated[T, Array(shape=("N",), dtype=torch.int8)]
+U8 = Annotated[T, Array(shape=("N",), dtype=torch.uint8)]
+
+
+@operation
+def narrow(a: I8, b: U8, c: Annotated[T, Array()]) -> Annotated[T, Array(shape=("N",))]:
+    """Return sums of narrow integers."""
+    return a.long() + b.long() + c
+
+
+@operation
+def halves(
+    x: Annotated[T, Array("data", ("R", 4), dtype=torch.bfloat16)], seq_lens: SeqLens
+) -> Annotated[T, Array("data", ("R",), dtype=torch.bfloat16, tolerance=1e-2)]:
+    """Return row sums."""
+    return x.double().sum(-1) + seq_lens
+
+
+@operation
+def nothing_but_numbers(
+    a: int, b: Annotated[int, Int(least=-5, below=5)], c: Annotated[int, Int(least=3, below=4)]
+) -> int:
+    """Return a sum."""
+    return a + b + c
+
+
+@operation
+def twice_size(
+    n: Annotated[int, Int("axis", axis="N")], a: Annotated[T, Array(shape=("2*N+1",))]
+) -> Annotated[T, Array(shape=("N",))]:
+    """Return the first."""
+    return a[:n].clone()
+
+
+@operation
+def mirrored(
+    seq_lens: SeqLens,
+    seq_lens_cpu: Annotated[T, Array("sequence lengths", on_cpu=True)],
+    max_seq_len: MaxSeqLen,
+    slots: Slots,
+    req: RequestIndices,
+    pos: Positions,
+    q: QueryLens,
+    c: ComputedLens,
+) -> tuple[int, Annotated[T, Array(shape=("T",))]]:
+    """Return a sum."""
+    return int(seq_lens_cpu.sum()) + max_seq_len, slots + req + pos
+
+
+@operation
+def no_result_dims(seq_lens: SeqLens) -> Annotated[T, Array()]:
+    """Return the total."""
+    return seq_lens.sum().to(torch.int64)
+
+
+@operation
+def opt(seq_lens: SeqLens | None = None, n: int | None = None) -> int | None:
+    """Return something."""
+    return None if seq_lens is None else int(seq_lens.sum()) + (n or 0)
+
+
+@operation(independent=True)
+def pool(
+    block_table: BlockTable,
+    seq_lens: SeqLens,
+    num_blocks: Annotated[int, Int("axis", axis="P", least=1)],
+    scores: Annotated[T, Array(shape=("P",))],
+) -> Annotated[T, Array(shape=("R",))]:
+    """Return a score by length."""
+    return torch.stack([*[scores[n % num_blocks] for n in seq_lens.tolist()], scores[0]])[:-1].to(
+        scores.dtype
+    )
+
+
+@operation(independent=True)
+def padded_to(
+    query_start_loc: Offsets, n: Annotated[int, Int("axis", axis="P", least="R")]
+) -> Annotated[T, Array(shape=("P",))]:
+    """Return the query lengths, padded with 0."""
+    return torch.cat(
+        [query_start_loc.diff(), query_start_loc.new_zeros(n - len(query_start_loc) + 1)]
+    )
+
+
+@operation
+class Parameters:
+    """Have arguments that are called as parameters of cases are."""
+
+    def __init__(self, steps: int, layout: int) -> None:
+        self.total = steps + layout
+
+    def add(self, do: I8, steps: int, order: int, size_n: int) -> int:
+        """Add numbers."""
+        self.total += int(do.sum()) + steps + order + size_n
+        return self.total
+
+
+@operation(independent=True)
+def less_the_first(seq_lens: SeqLens) -> Annotated[T, Array(shape=("R",))]:
+    """Return the lengths less the first one, which is another row."""
+    return seq_lens - seq_lens[:1] if len(seq_lens) else seq_lens.clone()
