@@ -9,31 +9,40 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
+import torch
 from hypothesis import strategies as st
 from msgspec import Meta
 
+from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.batch import int64_array
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.pages.dcp import (
-    INTERLEAVES,
-    RankParams,
-    near_edges,
-    rank_faults,
-    rank_params,
-    rank_problem,
-    values_arena,
-)
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 from attnproof.harness.operations.shared.metadata import returned
+from attnproof.harness.operations.shared.params import Params, Positive, Some
 
 NAME = "localize_dcp_indices"
+_INTERLEAVES = st.sampled_from((1, 2, 3, 16, 64))
 _Index = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 
 
-class _Params(RankParams):
+def _near_edges(size: int, interleave: int) -> st.SearchStrategy[int]:
+    """Return a strategy for numbers around the turns of the ranks."""
+    edges = st.sampled_from((0, interleave, size * interleave, 2 * size * interleave))
+    return st.builds(lambda edge, off: max(0, edge + off), edges, st.integers(-2, 300))
+
+
+class _Params(Params):
+    size: Some
+    rank: Count
+    interleave: Positive
+    wide: bool
+    """True for int64 values, False for int32."""
+    strided: bool
     indices: Annotated[list[_Index], Meta(max_length=2**16)]
     columns: Annotated[int, Meta(ge=0, le=64)]
     transposed: bool = False
@@ -43,7 +52,8 @@ def _problem(case: Case) -> str:
     columns, count = case.params["columns"], len(case.params["indices"])
     if columns and count % columns:
         return f"columns: {columns}, which does not divide {count} indices"
-    return rank_problem(case)
+    rank, size = case.params["rank"], case.params["size"]
+    return "" if rank < size else f"rank: {rank}, of {size} ranks"
 
 
 def _case(
@@ -58,15 +68,15 @@ def _case(
     transposed: bool = False,
 ) -> Case:
     """Return a case; with `columns` above 0 the indices are 2-D."""
-    ranks = rank_params(size, rank, interleave, wide=wide, strided=strided)
-    shape = {"columns": columns, "transposed": transposed}
+    ranks = {"size": size, "rank": rank, "interleave": interleave}
+    shape = {"columns": columns, "transposed": transposed, "wide": wide, "strided": strided}
     return Case(NAME, None, {"indices": indices} | shape | ranks)
 
 
 @st.composite
 def _cases(draw: st.DrawFn) -> Case:
-    size, interleave = draw(st.integers(1, 8)), draw(INTERLEAVES)
-    indices = draw(st.lists(st.just(-1) | near_edges(size, interleave), max_size=12))
+    size, interleave = draw(st.integers(1, 8)), draw(_INTERLEAVES)
+    indices = draw(st.lists(st.just(-1) | _near_edges(size, interleave), max_size=12))
     columns = draw(st.sampled_from([n for n in (0, 1, 2, 3) if not n or len(indices) % n == 0]))
     rank, wide = draw(st.integers(0, size - 1)), draw(st.booleans())
     return _case(
@@ -105,7 +115,18 @@ def _steps(batch: Batch) -> Iterator[Case]:
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
-    params, arena = case.params, values_arena(case, pattern, device, ("indices",))
+    params = case.params
+    step = 2 if params["strided"] else 1
+    indices = np.array(params["indices"], dtype=np.int64 if params["wide"] else np.int32)
+    columns = params["columns"]
+    strides: tuple[int, ...] = (step,)
+    if columns:
+        indices = indices.reshape(-1, columns)
+        strides = (step * (columns + step - 1), step)
+        if params["transposed"]:  # the rows of a column lie side by side
+            strides = (step, step * len(indices))
+    piece = Piece("indices", indices, False, strides)
+    arena = Arena([piece], STALE_PATTERNS[pattern], device)
     args = {"indices": arena.tensors["indices"], "dcp_size": params["size"]}
     args |= {"dcp_rank": params["rank"], "interleave_size": params["interleave"]}
     return Call(args, arena=arena)
@@ -137,7 +158,21 @@ localize_dcp_indices = Operation(
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,
-        faults=rank_faults("indices"),
+        faults={
+            "no ranks": wrong_value("dcp_size", 0),
+            "interleave of 0": wrong_value("interleave_size", 0),
+            "rank beyond the ranks": Fault("dcp_rank", lambda _, size: size, given=("dcp_size",)),
+            "negative rank": wrong_value("dcp_rank", -1),
+            "rank of another type": wrong_type("dcp_rank"),
+            "values of another type": wrong_type("indices"),
+            "float values": Fault("indices", torch.Tensor.float),
+            "negative values": Fault(
+                "indices",
+                lambda indices: -2 - indices.abs(),
+                applies=lambda case: bool(case.params["indices"]),
+                cpu_only=True,
+            ),
+        },
     ),
     call=FunctionCall(prepare=_prepare, outputs=returned),
     contract=Contract(invariants=_invariants, may_alias=frozenset({"result"})),
