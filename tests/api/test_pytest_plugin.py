@@ -67,6 +67,24 @@ def test_known_deviations_are_strict_xfail_and_what_is_not_offered_is_skipped(ru
 
 
 @pytest.mark.slow
+def test_own_operations_are_items_and_part_of_the_replay_line(run, pytester):
+    pytester.makepyfile(
+        my_ops="""
+        from attnproof.define import NumTokens, operation
+
+        @operation
+        def doubled(num_tokens: NumTokens) -> int:
+            '''Return twice the tokens.'''
+            return 2 * num_tokens
+        """,
+        wrong="def doubled(num_tokens):\n    return 3 * num_tokens",
+    )
+    done = run("--attnproof-operations=my_ops.py", candidate="wrong.py", ops="doubled")
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["replay: * --candidate wrong.py --operations my_ops.py"])
+
+
+@pytest.mark.slow
 def test_an_operation_that_is_named_and_not_offered_fails(run):
     done = run(ops="get_mla_dims")
     done.assert_outcomes(failed=1)
