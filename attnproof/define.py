@@ -22,6 +22,7 @@ from attnproof.reference.definition.roles import (
     Slots,
     TokenStarts,
 )
+from attnproof.reference.interface.errors import MetadataError
 
 __all__ = [
     "Array",
@@ -33,6 +34,7 @@ __all__ = [
     "Int",
     "MaxQueryLen",
     "MaxSeqLen",
+    "MetadataError",
     "NumReqs",
     "NumTokens",
     "Offsets",

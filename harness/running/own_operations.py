@@ -23,13 +23,19 @@ from typing import Any
 
 from attnproof import reference
 from attnproof.harness.escaping import escape_line
+from attnproof.harness.model.call import MISSING
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.derived.derive import derive
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.processes.linux import die_with_parent
-from attnproof.reference.definition.definition import Definition, DefinitionError, definition_of
+from attnproof.reference.definition.definition import (
+    DEFINITION,
+    Definition,
+    DefinitionError,
+    definition_of,
+)
 
 GROUP = "attnproof.operations"
 """Group of entry points that name modules of definitions."""
@@ -152,9 +158,12 @@ def _relative(text: str) -> str:
 
 
 def _definitions(module: ModuleType) -> Iterator[Definition]:
-    for value in list(vars(module).values()):
+    # One entry for each object: it may have several names, a subclass inherits the attribute.
+    for value in {id(value): value for value in vars(module).values()}.values():
         definition = definition_of(value)
-        if definition is not None and value.__module__ == module.__name__:
+        if definition is None or DEFINITION not in vars(value):
+            continue
+        if value.__module__ == module.__name__:
             yield _with_function(definition, value)
 
 
@@ -234,7 +243,12 @@ def _call_first(operation: Operation, pipe: int) -> None:
 
     The cases of a class are made here too, because they take calls of its reference.
     """
-    cases = list(islice(operation.inputs.boundaries(), _TRIED))
+    try:
+        cases = list(islice(operation.inputs.boundaries(), _TRIED))
+    except Exception as error:  # of a condition, or of a class that is instantiated
+        text = escape_line(f"makes no cases: {type(error).__name__}: {error}")
+        os.write(pipe, f"\nany\t{text}".encode()[:4000])
+        return
     if not cases:
         os.write(pipe, b"\nany\thas conditions that no usual arguments meet")
         return
@@ -252,7 +266,7 @@ def _called(operation: Operation, case: Case) -> str:
     offered = operation.call.offered(ours, ours, built_in=True)
     call = operation.call.prepare(case, 0, "cpu")
     try:
-        operation.call.outputs(call, operation.call.run(offered, call))
+        outputs = operation.call.outputs(call, operation.call.run(offered, call))
     except DefinitionError as error:
         return escape_line(f"returns what it does not declare: {_relative(str(error))}")
     except NotImplementedError as error:
@@ -262,4 +276,10 @@ def _called(operation: Operation, case: Case) -> str:
     writes = call.arena.unexpected_writes(call.written)
     if writes:
         return f"changes its input {writes[0].name}"
+    absent = [str(place) for place, value in outputs.items() if value is MISSING]
+    if absent:
+        return f"has no attribute {absent[0]}, which is declared as its state"
+    judge = operation.contract.invariants
+    for violation in judge(call, outputs) if judge else ():
+        return f"contradicts its declaration: {violation.field} {violation.text}: declare numbers"
     return ""

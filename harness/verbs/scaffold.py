@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from attnproof.harness.escaping import escape_line, shell_command
@@ -147,6 +148,10 @@ def _parameters(function: ast.FunctionDef) -> Iterator[_Parameter]:
     defaults: list[ast.expr | None] = [None] * (len(listed) - len(given.defaults))
     defaults += [*given.defaults, *given.kw_defaults]
     listed += [(one, True) for one in given.kwonlyargs]
+    # A parameter without a default may not follow one that keeps its own.
+    positional = [*zip(listed, defaults, strict=False)][: len(given.posonlyargs) + len(given.args)]
+    kept = takewhile(lambda one: _is_kept(one[1]), reversed(positional))
+    with_default = {one.arg for (one, _), _ in kept} | {one.arg for one in given.kwonlyargs}
     taken: set[str] = set()
     axes = iter(["N", *(f"N{index}" for index in range(2, len(listed) + 2))])
     for (one, keyword_only), default in zip(listed, defaults, strict=True):
@@ -154,11 +159,17 @@ def _parameters(function: ast.FunctionDef) -> Iterator[_Parameter]:
         value = _value(default)
         hint, note = _declared(one.arg, annotated, value, taken, axes)
         text = ""
-        if default is not None and (value is None or type(value) in (bool, int)):
+        if _is_kept(default) and one.arg in with_default:
             text = repr(value)
         if value is None and default is not None:
             hint = f"{hint} | None"
         yield _Parameter(one.arg, hint, note, text, keyword_only)
+
+
+def _is_kept(default: ast.expr | None) -> bool:
+    """True for a default that the file may repeat."""
+    value = _value(default)
+    return default is not None and (value is None or type(value) in (bool, int))
 
 
 def _value(default: ast.expr | None) -> object:

@@ -44,7 +44,9 @@ def check(definition: Definition, arguments: Mapping[str, Any]) -> dict[str, int
     tensors = {one.name: value for one, value in given if isinstance(one.declared, Array)}
     _check_places(name, given, tensors)
     roles: dict[str, torch.Tensor] = {
-        one.declared.role: value for one, value in given if isinstance(one.declared, Array)
+        one.declared.role: value
+        for one, value in given
+        if isinstance(one.declared, Array) and not one.declared.written
     }
     _measure_tokens(roles, sizes)
     for argument, value in given:

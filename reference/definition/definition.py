@@ -14,7 +14,18 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 
-from .roles import BY_VALUES, CUT_AXES, Array, Declaration, Flag, Int, size_of
+from .roles import (
+    BY_VALUES,
+    CUT_AXES,
+    Amount,
+    Array,
+    Bound,
+    Declaration,
+    Flag,
+    Int,
+    Role,
+    size_of,
+)
 
 _Defined = TypeVar("_Defined", bound=Callable[..., Any])
 DEFINITION = "__attnproof_definition__"
@@ -94,12 +105,13 @@ class Definition:
     @property
     def has_conditions(self) -> bool:
         """True if arguments that are each as declared may be refused together."""
-        declared = [one.declared for one in self.arguments]
-        return bool(self.requires) or any(
-            isinstance(bound, str)
-            for one in declared
-            if not isinstance(one, Flag)
-            for bound in (one.least, one.below)
+        declared = [a.declared for a in self.arguments if not isinstance(a.declared, Flag)]
+        bounds = [(one, bound) for one in declared for bound in (one.least, one.below)]
+        return (
+            bool(self.requires)
+            or any(isinstance(one, Array) and one.distinct for one in declared)
+            or any(isinstance(bound, str) for _, bound in bounds)
+            or any(bound is not None and _narrows(one, bound) for one, bound in bounds)
         )
 
     @property
@@ -116,6 +128,15 @@ class Definition:
         yield from self.arguments
         for method in self.methods:
             yield from method.arguments
+
+
+def _narrows(declared: Array | Int, bound: Bound) -> bool:
+    """True for a limit that some batch does not keep."""
+    return declared.follows_batch and bound not in (0, 1 if _is_block_size(declared) else 0)
+
+
+def _is_block_size(declared: Array | Int) -> bool:
+    return isinstance(declared, Int) and declared.amount == "block size"
 
 
 _OURS = f"{__name__.split('.')[0]}.reference."
@@ -271,6 +292,13 @@ def _read(
         independent,
     )
     _check_axes(definition, f"{place}: {named}", bound=bound)
+    written = {a.name for a in arguments if isinstance(a.declared, Array) and a.declared.written}
+    for result in definition.results:
+        if result.name in written:
+            raise DefinitionError(
+                f"{place}: {named}: {result.name} is an argument that is written: name the result "
+                "otherwise with @operation(results=(...,))"
+            )
     return definition
 
 
@@ -354,6 +382,8 @@ def _results(hint: Any, names: tuple[str, ...], place: str) -> tuple[Result, ...
     names = names or tuple(f"result[{index}]" for index in range(len(parts)))
     if len(names) != len(parts):
         raise DefinitionError(f"{place}: {len(names)} names of results, {len(parts)} are returned")
+    if len(set(names)) < len(names):
+        raise DefinitionError(f"{place}: two results have one name: {', '.join(names)}")
     return tuple(_result(name, part, place) for name, part in zip(names, parts, strict=True))
 
 
@@ -376,6 +406,7 @@ def _check_axes(definition: Definition, place: str, *, bound: bool) -> None:
     said, roles = dict[str, str](), dict[str, str]()
     for argument in definition.arguments:
         declared, where = argument.declared, f"{place}: {argument.name}"
+        _check_meaning(declared, where)
         if bound and not isinstance(declared, Flag) and declared.follows_batch:
             raise DefinitionError(
                 f"{where} follows from a batch, and a class has none: declare "
@@ -401,9 +432,22 @@ def _check_axes(definition: Definition, place: str, *, bound: bool) -> None:
         for size in argument.declared.sizes if isinstance(argument.declared, Array) else ():
             _check_known(f"{place}: {argument.name}", size.axis, known - {BY_VALUES})
     for result in definition.results:
+        _check_meaning(result.declared, f"{place}: {result.name}")
         _check_sizes(result.declared, f"{place}: {result.name}")
         for size in result.declared.sizes:
             _check_known(f"{place}: {result.name}", size.axis, {*known, BY_VALUES})
+
+
+def _check_meaning(declared: Declaration, place: str) -> None:
+    """Raise DefinitionError for a role or an amount that there is not."""
+    if isinstance(declared, Flag):
+        return
+    is_array = isinstance(declared, Array)
+    known = get_args(Role if is_array else Amount)
+    meaning = declared.role if isinstance(declared, Array) else declared.amount
+    if meaning not in known:
+        kind = "role" if is_array else "meaning of an integer"
+        raise DefinitionError(f"{place}: {meaning!r} is no {kind}: {', '.join(known)}")
 
 
 def _check_role(name: str, declared: Array, roles: dict[str, str], place: str) -> None:

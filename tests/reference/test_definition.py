@@ -130,6 +130,24 @@ class TestRefusedDefinitions:
 
         assert refused(f).startswith("f: out: nothing determines the size M: ")
 
+    def test_a_role_that_there_is_not(self):
+        def f(a: Annotated[Tensor, Array("query_offsets")]) -> Numbers: ...
+
+        assert refused(f).startswith("f: a: 'query_offsets' is no role: query offsets, ")
+
+        def g(a: Annotated[int, Int("num_reqs")]) -> int: ...
+
+        assert refused(g).startswith("g: a: 'num_reqs' is no meaning of an integer: requests, ")
+
+    def test_a_result_with_the_name_of_another_one(self):
+        def f(a: Numbers) -> tuple[Numbers, Numbers]: ...
+
+        assert refused(f, results=("a", "a")) == "f: two results have one name: a, a"
+
+        def g(result: Annotated[Tensor, Array(shape=("N",), written=True)], a: Numbers) -> int: ...
+
+        assert refused(g).startswith("g: result is an argument that is written: ")
+
     def test_a_text_that_is_no_size(self):
         def f(a: Annotated[Tensor, Array(shape=("n-",))]) -> Numbers: ...
 

@@ -62,9 +62,8 @@ _JOINED = {
 _MOST_TRIED = 400
 """Pairs of values that are tried in search of usual arguments that meet the conditions."""
 OWN = ""
-_MOST_TURN = 2**20
 """Section of an operation that SPEC.md does not have."""
-
+_MOST_TURN = 2**20
 
 Judge = Callable[[Call, Outputs], Iterable[Violation]]
 Example = tuple[str, Batch | None, dict[str, Any]]
@@ -157,8 +156,8 @@ def _cases(draw: st.DrawFn, definition: Definition, parameters: dict[str, Parame
         if isinstance(declared, Array) and declared.is_free and declared.role == "numbers":
             low, high = constant_limits(declared)
             numbers = st.sampled_from([max(low, min(number, high)) for number in near])
-            drawn = st.just(params[argument.name]) | st.lists(numbers, min_size=1)
-            params[argument.name] = draw(drawn)
+            drawn = st.just(params[key_of(argument)]) | st.lists(numbers, min_size=1)
+            params[key_of(argument)] = draw(drawn)
     case = Case(definition.name, batch, params)
     assume(not _problem(definition, case))
     return case
@@ -178,7 +177,7 @@ def _problem(definition: Definition, case: Case) -> str:
 
 def _near_turns(definition: Definition, params: dict[str, Any]) -> list[int]:
     """Return numbers beside the multiples of a case's integers, and of the product of all."""
-    numbers = [a.name for a in definition.arguments if isinstance(a.declared, Int)]
+    numbers = [key_of(a) for a in definition.arguments if isinstance(a.declared, Int)]
     sizes = [params[name] for name in numbers if 1 < params.get(name, 0) < _MOST_TURN]
     whole = math.prod(sizes)
     sizes += [whole, 2 * whole] if 1 < whole < _MOST_TURN else []
@@ -343,6 +342,7 @@ def _wrong_floats(definition: Definition, _call: Call, outputs: Outputs) -> Iter
 
 def _can_be_cut(definition: Definition) -> bool:
     """True if the arguments of a part of the rows follow from those of the whole."""
+    numbers = {a.name for a in definition.arguments if isinstance(a.declared, Int)}
     for argument in definition.arguments:
         declared = argument.declared
         if isinstance(declared, Flag):
@@ -352,7 +352,7 @@ def _can_be_cut(definition: Definition) -> bool:
             axes |= set() if _is_of_rows(declared) else {one.axis for one in declared.sizes}
         elif isinstance(declared, Int) and (declared.axis or isinstance(declared.least, str)):
             axes = set()  # it is least in the parts
-        if axes & set(CUT_AXES):
+        if axes & {*CUT_AXES, *numbers}:
             return False
     return True
 

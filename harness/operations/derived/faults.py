@@ -16,6 +16,8 @@ from attnproof.harness.operations.shared.faults import wrong_type
 from attnproof.reference.definition.definition import Argument, Definition
 from attnproof.reference.definition.roles import Array, Flag, Int
 
+_FLOATS = (torch.float32, torch.float16, torch.float64)
+
 
 def faults_of(definition: Definition) -> dict[str, Fault]:
     """Return the generic faults of a function's arguments by name."""
@@ -36,11 +38,16 @@ def _of_argument(definition: Definition, argument: Argument) -> Iterator[tuple[s
         if isinstance(declared.least, int):
             below = declared.least - 1
             yield f"below {declared.least}", _fault(field, lambda _: below, present)
-        if isinstance(declared.below, str) and declared.below.islower():
-            above = Fault(field, lambda _, limit: limit, given=(declared.below,))
-            yield f"at {declared.below}", above
+        limit = declared.below
+        if isinstance(limit, int):
+            yield f"at {limit}", _fault(field, lambda _: limit, present)
+        elif any(one.name == limit for one in definition.arguments):
+            at_limit = Fault(field, lambda _, value: value, applies=present, given=(str(limit),))
+            yield f"at {limit}", at_limit
         return
-    yield "float", _fault(field, _to_float, present)
+    other = next((one for one in _FLOATS if one not in declared.dtypes), None)
+    if other is not None:
+        yield "float", _fault(field, partial(_to, other), present)
     yield "a dimension more", _fault(field, lambda tensor: tensor[None], present)
     others = _of_the_same_length(definition, argument)
     if others:
@@ -51,10 +58,11 @@ def _of_argument(definition: Definition, argument: Argument) -> Iterator[tuple[s
         return
     present = partial(_has_entries, definition, argument)
     least = declared.smallest
-    if isinstance(least, int):
+    ranges = [torch.iinfo(dtype) for dtype in declared.dtypes]
+    if isinstance(least, int) and least > max(one.min for one in ranges):
         change = partial(_with_first, least - 1)
         yield f"an entry below {least}", _fault(field, change, present, cpu_only=True)
-    if isinstance(declared.below, int):
+    if isinstance(declared.below, int) and declared.below <= min(one.max for one in ranges):
         change = partial(_with_first, declared.below)
         yield f"an entry of {declared.below}", _fault(field, change, present, cpu_only=True)
     if declared.role == "query offsets":
@@ -97,8 +105,8 @@ def _are_present(argument: Argument, others: list[Argument], case: Case) -> bool
     return _is_present(argument, case) and any(_is_present(one, case) for one in others)
 
 
-def _to_float(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(torch.float16 if tensor.dtype.is_floating_point else torch.float32)
+def _to(dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(dtype)
 
 
 def _longer(tensor: torch.Tensor) -> torch.Tensor:

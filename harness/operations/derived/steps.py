@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena
@@ -54,19 +55,31 @@ class _Class:
         self.methods = {one.name: one for one in definition.methods}
         self.steps = {n: parameters_of(m, method=True) for n, m in self.methods.items()}
 
-    def case(self, params: dict[str, Any], steps: list[Step]) -> Case:
-        """Return a case with the steps that the reference accepts."""
+    def case(self, params: dict[str, Any], steps: list[Step]) -> Case | None:
+        """Return a case with the steps that the reference accepts, None if it accepts nothing."""
         case = Case(self.definition.name, None, {**params, _STEPS: steps})
-        return Case(case.operation, None, {**params, _STEPS: self._accepted(case)})
+        accepted = self._accepted(case)
+        if accepted is None:
+            return None
+        return Case(case.operation, None, {**params, _STEPS: accepted})
 
-    def _accepted(self, case: Case) -> list[Step]:
+    def problem(self, case: Case) -> str:
+        """Return what the reference refuses of a case, "" if nothing."""
+        accepted = self._accepted(case)
+        if accepted is None:
+            return "the reference refuses the arguments of its instantiation"
+        return "" if accepted == case.params[_STEPS] else "the reference refuses a step"
+
+    def _accepted(self, case: Case) -> list[Step] | None:
         # A step that the reference refuses is none that an engine makes.
         accepted: list[Step] = []
         call = self.prepare(case, 0, "cpu")
         try:
             live = self.definition.function(*call.args.values(), **call.kwargs)
+        except MetadataError:
+            return None
         except Exception:
-            return accepted
+            return accepted  # a mistake of the reference, which the call on the case names
         for step, (name, args, kwargs) in zip(case.params[_STEPS], call.facts.steps, strict=True):
             try:
                 getattr(live, name)(*args.values(), **kwargs)
@@ -84,6 +97,11 @@ class _Class:
 
     def boundaries(self) -> Iterator[tuple[str, Case]]:
         """Yield every method in turn, then with each critical value of each parameter."""
+        for name, case in self._boundaries():
+            if case is not None:
+                yield name, case
+
+    def _boundaries(self) -> Iterator[tuple[str, Case | None]]:
         plain = usual(self.opened)
         rounds = [self.usual_step(name) for _ in range(_ROUNDS) for name in self.methods]
         yield "every method in turn", self.case(plain, rounds)
@@ -164,7 +182,7 @@ def _kept(value: Any) -> Any:
     """Return a copy: a later step may write the object."""
     if isinstance(value, torch.Tensor):
         return value.clone()
-    return value.copy() if isinstance(value, np.ndarray | list | dict) else value
+    return value if value is MISSING else deepcopy(value)
 
 
 @st.composite
@@ -175,12 +193,17 @@ def _cases(draw: st.DrawFn, defined: _Class) -> Case:
         {_DO: name, **{key: draw(one.drawn) for key, one in defined.steps[name].items()}}
         for name in names
     ]
-    return defined.case(params, steps)
+    case = defined.case(params, steps)
+    assume(case is not None)
+    assert case is not None
+    return case
 
 
 def _from_batch(defined: _Class, batch: Batch) -> Iterator[Case]:
     rounds = [defined.usual_step(name) for name in defined.methods]
-    yield defined.case(usual(defined.opened), rounds * (1 + batch.num_requests % 8))
+    case = defined.case(usual(defined.opened), rounds * (1 + batch.num_requests % 8))
+    if case is not None:
+        yield case
 
 
 def _fields(method: Definition) -> Iterator[tuple[str, Array]]:
@@ -209,6 +232,7 @@ def class_operation(definition: Definition, section: str) -> Operation:
         inputs=Inputs(
             params=sequence_params(kinds, others),
             unreal=_unreal,
+            problem=defined.problem,
             has_batch=False,
             cases=lambda: _cases(defined),
             boundaries=defined.boundaries,

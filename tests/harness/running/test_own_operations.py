@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 from attnproof import reference
+from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
 from attnproof.harness.running import own_operations
 from attnproof.harness.running.errors import UsageError
@@ -33,6 +34,19 @@ DOUBLED = """
 def doubled(seq_lens: SeqLens) -> Annotated[torch.Tensor, Array(shape=("R",))]:
     '''Return twice each length.'''
     return seq_lens * 2
+"""
+
+
+RANK = """
+from attnproof.define import Int
+@operation
+class Rank:
+    '''Count calls.'''
+    def __init__(self, size: int, rank: Annotated[int, Int(below="size")]) -> None:
+        self.rank, self.calls = rank, 0
+    def call(self) -> int:
+        self.calls += 1
+        return self.calls
 """
 
 
@@ -112,6 +126,28 @@ class TestRegistration:
         use_operations([write("import parts\n" + DOUBLED)])
         use_operations([write(DOUBLED.replace("doubled", "twice"), "more.py")])
         assert own_names() == {"doubled", "twice"}
+
+    def test_an_object_with_two_names_is_one_operation(self, write):
+        use_operations([write(f"{DOUBLED}\ntwice = doubled\n")])
+        assert own_names() == {"doubled"}
+
+    def test_limits_of_values_of_a_batch_leave_cases_out(self, write):
+        definition = "Annotated[torch.Tensor, Array('sequence lengths', least=1, below=100)]"
+        use_operations([write(DOUBLED.replace("seq_lens: SeqLens", f"seq_lens: {definition}"))])
+        batches = [case.batch for _, case in ALL["doubled"].inputs.boundaries()]
+        rows = (zip(b.query_lens, b.computed_lens, strict=True) for b in batches)
+        lengths = [sum(row) for batch_rows in rows for row in batch_rows]
+        assert len(batches) > 5
+        assert 1 <= min(lengths) <= max(lengths) < 100
+
+    def test_a_class_that_refuses_arguments_of_its_instantiation(self, write):
+        use_operations([write(RANK)])
+        operation = ALL["Rank"]
+        cases = [case for _, case in operation.inputs.boundaries()]
+        assert len(cases) > 5
+        assert not any(operation.inputs.problem(case) for case in cases)
+        params = {**cases[0].params, "size": 0}
+        assert "instantiation" in operation.inputs.problem(Case("Rank", None, params))
 
     def test_an_imported_definition_is_not_defined_again(self, write):
         write(DOUBLED, "first.py")
@@ -202,6 +238,16 @@ class TestRefusedReferences:
     def test_a_reference_that_goes_wrong(self, write, body, problem):
         text = refusal(write(DOUBLED.replace("return seq_lens * 2", body)))
         assert text == (f"ops.py:8: the reference of doubled {problem}, on the case 'mixed batch'")
+
+    def test_a_result_with_a_role_of_the_batch_has_its_values(self, write):
+        text = DOUBLED.replace('Annotated[torch.Tensor, Array(shape=("R",))]', "SeqLens")
+        assert "contradicts its declaration: result differs from the sequence lengths" in refusal(
+            write(text)
+        )
+
+    def test_state_that_is_no_attribute(self, write):
+        text = RANK.replace("@operation", "@operation(state=('cals',))")
+        assert "has no attribute [0].cals, which is declared as its state" in refusal(write(text))
 
     def test_a_reference_that_does_not_return(self, write, monkeypatch):
         monkeypatch.setattr(own_operations, "TRIAL_S", 0.2)

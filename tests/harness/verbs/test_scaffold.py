@@ -57,6 +57,12 @@ def test_other_names_get_what_their_annotation_or_default_says():
     assert found["return"] == "None"
 
 
+def test_a_default_is_left_out_before_a_parameter_without_one():
+    text = scaffold(parsed("def f(x, causal=True, scale=1.0, *, most=3): ..."), "mine.py")
+    assert [ast.unparse(one) for one in parsed(text).args.defaults] == []
+    assert [ast.unparse(one) for one in parsed(text).args.kw_defaults] == ["3"]
+
+
 def test_a_second_name_of_a_role_is_of_numbers():
     found = declared("def f(query_start_loc, cu_seqlens_q): ...")
     assert found["query_start_loc"] == "Offsets"
