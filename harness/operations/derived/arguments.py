@@ -202,7 +202,7 @@ def of_role(arrays: BatchArrays, role: str, pattern: int) -> np.ndarray:
     if role == "query offsets":
         return arrays.query_start_loc
     if role == "query lengths":
-        return np.diff(arrays.query_start_loc).astype(lengths)
+        return np.diff(arrays.query_start_loc)  # in the dtype of the offsets
     if role == "computed lengths":
         return arrays.num_computed_tokens
     if role == "sequence lengths":
