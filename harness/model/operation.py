@@ -140,7 +140,7 @@ class Operation:
 
     @property
     def specification(self) -> str:
-        """Where the operation is specified."""
+        """Name of its specification: a section of SPEC, or its reference for a user's own."""
         return f"SPEC section {self.section}" if self.section else "its reference"
 
     def why_unreal(self, case: Case) -> str:

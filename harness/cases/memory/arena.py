@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where the tensors of a call lie in memory on the CPU."""
+    """Placement of a call's tensors in memory on the CPU."""
 
     alone: bool = False
     """True if each has a storage of its own, as `torch.zeros` makes it."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays
-from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Piece, Placement
+from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece, Placement
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
 from attnproof.harness.model.call import Call
 from attnproof.harness.model.case import Batch, Case
@@ -120,6 +120,18 @@ class Values:
     def dtype_of(self, declared: Array) -> torch.dtype:
         """Return the dtype of an array that no batch determines."""
         return declared.dtypes[-1 if self._layout.other_dtypes else 0]
+
+    def bound(self, arena: Arena, prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return positional and keyword arguments; `prefix` begins their names in the arena."""
+        args: dict[str, Any] = {}
+        kwargs: dict[str, Any] = {}
+        for one in self.definition.arguments:
+            if isinstance(one.declared, Array):
+                value: Any = self.tensor(one, arena.tensors.get(f"{prefix}{one.name}"))
+            else:
+                value = self.plain(one) if self.has(one) else None
+            (kwargs if one.keyword_only else args)[one.name] = value
+        return args, kwargs
 
     def tensor(self, argument: Argument, tensor: torch.Tensor | None) -> torch.Tensor | None:
         """Return a tensor of the arena as the argument: words of a float as floats."""

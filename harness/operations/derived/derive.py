@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain, combinations, islice
 from typing import Any
 
@@ -42,6 +42,7 @@ from attnproof.harness.operations.derived.params import (
     parameters_of,
     params_type,
     usual,
+    why_unreal_layout,
 )
 from attnproof.harness.operations.derived.pool import needs_wide_pool, pool_problem
 from attnproof.harness.operations.derived.steps import class_operation
@@ -58,7 +59,7 @@ _JOINED = {
     "request indices": Joined.ROW_INDICES,
     "token starts": Joined.TOKEN_INDICES,
 }
-"""How results of a role follow from those of the parts of a batch; of others (R,) by entries."""
+"""Relation of a whole batch's results to those of its parts, by role; (R,) of others: entries."""
 _MOST_TRIED = 400
 """Pairs of values that are tried in search of usual arguments that meet the conditions."""
 OWN = ""
@@ -91,23 +92,25 @@ def derive(
         return class_operation(definition, OWN)
     parameters = parameters_of(definition)
     pool = has_pool(definition)
+    # With conditions some hundred combinations are tried, and each engine step asks.
+    plain_arguments = cache(partial(usual_arguments, definition, parameters))
 
     def problem(case: Case) -> str:
         return (pool_problem(case) if pool else "") or _problem(definition, case)
 
     def why_unreal(case: Case) -> str:
-        return _unreal(case) or (needs_wide_pool(case) if pool else "") or unreal(case)
+        return why_unreal_layout(case) or (needs_wide_pool(case) if pool else "") or unreal(case)
 
     def all_boundaries() -> Iterator[tuple[str, Case]]:
         plain = usual(parameters)
         for name, batch, changed in examples():
             yield name, Case(definition.name, batch, plain | changed)
-        for name, case in boundaries(definition, parameters):
+        for name, case in boundaries(definition, parameters, plain_arguments()):
             if not problem(case):
                 yield name, case
 
     def from_batch(batch: Batch) -> Iterator[Case]:
-        for case in _from_batch(definition, parameters, batch):
+        for case in _from_batch(definition, plain_arguments(), batch):
             if not problem(case):
                 yield case
 
@@ -139,11 +142,6 @@ def derive_built_in(function: Any, **added: Any) -> Operation:
     definition = definition_of(function)
     assert definition is not None, f"{function.__name__} is not defined by its signature"
     return derive(definition, **added)
-
-
-def _unreal(case: Case) -> str:
-    layout = layout_of(case)
-    return "the tensors of an engine have no gaps between their elements" if layout.step > 1 else ""
 
 
 @st.composite
@@ -185,13 +183,12 @@ def _near_turns(definition: Definition, params: dict[str, Any]) -> list[int]:
 
 
 def boundaries(
-    definition: Definition, parameters: dict[str, Parameter]
+    definition: Definition, parameters: dict[str, Parameter], plain: dict[str, Any]
 ) -> Iterator[tuple[str, Case]]:
     """Yield usual batches, then one of them with each critical value of each parameter.
 
-    Batches come with the usual flags and optional arguments, and with all others.
+    Batches come with the usual flags and optional arguments, `plain`, and with all others.
     """
-    plain = usual_arguments(definition, parameters)
     named = dict(usual_batches()) if definition.has_batch else {"usual arguments": None}
     turned = plain | {name: not value for name, value in plain.items() if type(value) is bool}
     for name, batch in named.items():
@@ -245,14 +242,11 @@ def usual_batches() -> Iterator[tuple[str, Batch]]:
     yield "int64", make_batch([4, 3], [1, 5], 4, dtype="int64")
 
 
-def _from_batch(
-    definition: Definition, parameters: dict[str, Parameter], batch: Batch
-) -> Iterator[Case]:
-    plain = usual_arguments(definition, parameters)
+def _from_batch(definition: Definition, plain: dict[str, Any], batch: Batch) -> Iterator[Case]:
     case = Case(definition.name, batch, plain)
     if not definition.has_batch:
         # As many numbers as the step has requests.
-        sizes = {name: batch.num_requests for name in parameters if name.startswith("size_")}
+        sizes = {name: batch.num_requests for name in plain if name.startswith("size_")}
         case = Case(definition.name, None, plain | sizes)
     if definition.has_batch or sizes:
         yield case
@@ -263,14 +257,7 @@ def _prepare(definition: Definition, case: Case, pattern: int, device: str) -> C
     values = values_of(definition, case, layout, pattern)
     pieces = [values.piece(one, one.name, array) for one, array in values.arrays()]
     arena = Arena(pieces, STALE_PATTERNS[pattern], device, placement(layout))
-    args: dict[str, Any] = {}
-    kwargs: dict[str, Any] = {}
-    for one in definition.arguments:
-        if isinstance(one.declared, Array):
-            value: Any = values.tensor(one, arena.tensors.get(one.name))
-        else:
-            value = values.plain(one) if values.has(one) else None
-        (kwargs if one.keyword_only else args)[one.name] = value
+    args, kwargs = values.bound(arena)
     written = frozenset(
         one.name
         for one in definition.arguments

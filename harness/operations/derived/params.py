@@ -231,6 +231,12 @@ def _sized(least: int) -> Parameter:
     return Parameter(Annotated[int, Meta(ge=least, le=2**16)], values, drawn)
 
 
+def why_unreal_layout(case: Case) -> str:
+    """Return why no engine has the memory layout of a case, "" if one may."""
+    gaps = layout_of(case).step > 1
+    return "the tensors of an engine have no gaps between their elements" if gaps else ""
+
+
 def layout_of(case: Case) -> Layout:
     """Return the memory layout of a case."""
     return msgspec.convert(case.params[LAYOUT], Layout)

@@ -20,11 +20,11 @@ from attnproof.harness.model.operation import Contract, Inputs, Operation
 from attnproof.harness.model.place import of_steps
 from attnproof.harness.operations.derived.arguments import Values, diagnose_float, placement
 from attnproof.harness.operations.derived.params import (
-    LAYOUT,
     Layout,
     layout_of,
     parameters_of,
     usual,
+    why_unreal_layout,
 )
 from attnproof.harness.operations.shared.params import sequence_params
 from attnproof.reference.definition.definition import Definition
@@ -130,7 +130,7 @@ class _Class:
                 if isinstance(argument.declared, Array) and argument.declared.written:
                     written.add(name)
         arena = Arena(pieces, STALE_PATTERNS[pattern], device, placement(layout))
-        (args, kwargs), *steps = (_bound(prefix, values, arena) for prefix, values in parts)
+        (args, kwargs), *steps = (values.bound(arena, prefix) for prefix, values in parts)
         names = (step[_DO] for step in case.params[_STEPS])
         facts = _StepFacts(steps=tuple((n, *one) for n, one in zip(names, steps, strict=True)))
         return Call(args, kwargs, arena=arena, written=frozenset(written), facts=facts)
@@ -164,18 +164,6 @@ class _Class:
 
     def _state(self, live: Any) -> dict[str, Any]:
         return {name: _kept(getattr(live, name, MISSING)) for name in self.definition.state}
-
-
-def _bound(prefix: str, values: Values, arena: Arena) -> tuple[dict[str, Any], dict[str, Any]]:
-    args: dict[str, Any] = {}
-    kwargs: dict[str, Any] = {}
-    for one in values.definition.arguments:
-        if isinstance(one.declared, Array):
-            value = values.tensor(one, arena.tensors.get(f"{prefix}{one.name}"))
-        else:
-            value = values.plain(one) if values.has(one) else None
-        (kwargs if one.keyword_only else args)[one.name] = value
-    return args, kwargs
 
 
 def _kept(value: Any) -> Any:
@@ -231,7 +219,7 @@ def class_operation(definition: Definition, section: str) -> Operation:
         summary=definition.summary,
         inputs=Inputs(
             params=sequence_params(kinds, others),
-            unreal=_unreal,
+            unreal=why_unreal_layout,
             problem=defined.problem,
             has_batch=False,
             cases=lambda: _cases(defined),
@@ -254,8 +242,3 @@ def class_operation(definition: Definition, section: str) -> Operation:
             },
         ),
     )
-
-
-def _unreal(case: Case) -> str:
-    gaps = case.params[LAYOUT].get("step", 1) > 1
-    return "the tensors of an engine have no gaps between their elements" if gaps else ""
