@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from attnproof.reference.checks.page_tables import check_kv_indices
-
 from .checking import check_call, checks
 from .dispatch import on_device, staging, upload
 from .host import page_tables as loops
@@ -78,15 +76,7 @@ def create_flashinfer_kv_indices(
     `kv_indptr` says. On a device one kernel, no sync. SPEC.md section 15.
     """
     if _checked:
-        check_kv_indices(
-            req_to_token,
-            req_pool_indices,
-            page_kernel_lens,
-            kv_indptr,
-            kv_start_idx,
-            kv_indices,
-            entry_page_size,
-        )
+        check_call("create_flashinfer_kv_indices", **locals())
     _gather(req_to_token, req_pool_indices, kv_start_idx, kv_indptr, kv_indices, entry_page_size)
 
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import torch
 
-from .checks.page_tables import check_kv_indices
 from .definition.definition import operation
-from .definition.roles import Array, BlockSize, BlockTable, Int, Offsets, SeqLens
+from .definition.roles import (
+    Array,
+    BlockSize,
+    BlockTable,
+    Int,
+    Offsets,
+    PoolRows,
+    SeqLens,
+    SlotPool,
+)
 
 __all__ = [
     "compute_flashinfer_kv_metadata",
@@ -77,15 +86,38 @@ def get_batch_indices_positions(
     )
 
 
-def create_flashinfer_kv_indices(
+def _follows_lengths(
+    page_kernel_lens: torch.Tensor, kv_indptr: torch.Tensor, kv_indices: torch.Tensor
+) -> Iterator[tuple[str, Any, str]]:
+    yield "kv_indptr", kv_indptr[:1] != 0, "0 at index 0"
+    expected = torch.cat([kv_indptr.new_zeros(1), page_kernel_lens.cumsum(0)])
+    yield "kv_indptr", kv_indptr != expected, "sums of page_kernel_lens"
+    end = int(kv_indptr[-1])
+    yield "kv_indices", kv_indices.shape[0] < end, f"at least {end} entries"
+
+
+def _inside_rows(
     req_to_token: torch.Tensor,
-    req_pool_indices: torch.Tensor,
     page_kernel_lens: torch.Tensor,
-    kv_indptr: torch.Tensor,
     kv_start_idx: torch.Tensor | None,
-    kv_indices: torch.Tensor,
+    entry_page_size: int,
+) -> Iterator[tuple[str, Any, str]]:
+    capacity = req_to_token.shape[1] * entry_page_size
+    end = page_kernel_lens.long() + (0 if kv_start_idx is None else kv_start_idx)
+    expected = f"at most {capacity} positions of a row, its first ones included"
+    yield "page_kernel_lens", end > capacity, expected
+
+
+@operation(requires=(_follows_lengths, _inside_rows))
+def create_flashinfer_kv_indices(
+    req_to_token: SlotPool,
+    req_pool_indices: PoolRows,
+    page_kernel_lens: Annotated[torch.Tensor, Array("numbers", ("R",), least=0)],
+    kv_indptr: Annotated[torch.Tensor, Array("numbers", ("R+1",))],
+    kv_start_idx: Annotated[torch.Tensor, Array("numbers", ("R",), least=0)] | None,
+    kv_indices: Annotated[torch.Tensor, Array("numbers", ("N",), written=True)],
     *,
-    entry_page_size: int = 1,
+    entry_page_size: BlockSize = 1,
 ) -> None:
     """Write the slots of the positions that each request sees to `kv_indices`.
 
@@ -97,15 +129,6 @@ def create_flashinfer_kv_indices(
     `kv_indptr[R]`. Raise MetadataError for rows or positions outside the table, and offsets
     that are not the sums of the lengths. SPEC.md section 15.
     """
-    check_kv_indices(
-        req_to_token,
-        req_pool_indices,
-        page_kernel_lens,
-        kv_indptr,
-        kv_start_idx,
-        kv_indices,
-        entry_page_size,
-    )
     table, rows, offsets = req_to_token.tolist(), req_pool_indices.tolist(), kv_indptr.tolist()
     starts = [0] * len(rows) if kv_start_idx is None else kv_start_idx.tolist()
     slots = []

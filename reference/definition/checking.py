@@ -16,7 +16,7 @@ from ..checks.slots import overlap
 from ..checks.vectors import refuse
 from ..interface.errors import MetadataError
 from .definition import Argument, Definition, DefinitionError, Result, built_in_definition
-from .roles import Array, Bound, Flag, Int, Size, size_of
+from .roles import Array, Bound, Flag, Int, Object, Size, size_of
 
 
 def check_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -76,9 +76,9 @@ def check_results(definition: Definition, returned: Any, sizes: dict[str, int]) 
 def _difference(result: Result, value: Any, sizes: dict[str, int]) -> tuple[str, str]:
     """Return how a result differs from its declaration and what that says, "" for neither."""
     kind, declared = result.kind, result.declared
-    if not (isinstance(value, torch.Tensor) if kind is torch.Tensor else type(value) is kind):
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
         return type(value).__name__, kind.__name__
-    if kind is not torch.Tensor:
+    if not isinstance(value, torch.Tensor):
         return "", ""
     # The reference of a result with a tolerance computes in float64.
     if value.dtype not in (*declared.dtypes, *([torch.float64] if declared.tolerance else [])):
@@ -104,6 +104,11 @@ def _check_type(name: str, argument: Argument, value: Any) -> None:
     declared = argument.declared
     if isinstance(declared, Flag):
         check_bool(name, argument.name, value)
+        return
+    if isinstance(declared, Object):
+        if not isinstance(value, declared.kinds):
+            shown = " or ".join(one.__name__ for one in declared.kinds)
+            raise TypeError(f"{name}: {argument.name} is {type(value).__name__}, expected {shown}")
         return
     expected = int if isinstance(declared, Int) else torch.Tensor
     if type(value) is not int if isinstance(declared, Int) else not isinstance(value, torch.Tensor):

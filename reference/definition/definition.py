@@ -10,6 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints, overload
 
 import torch
@@ -23,6 +24,7 @@ from .roles import (
     Declaration,
     Flag,
     Int,
+    Object,
     Role,
     size_of,
 )
@@ -65,7 +67,7 @@ class Result:
     name: str
     declared: Array
     kind: type = torch.Tensor
-    """Its class: `torch.Tensor`, or that of a number, which `declared` says nothing about."""
+    """Its class: `torch.Tensor`, or that of a number or object, which `declared` is not about."""
     optional: bool = False
     """True if it may be None."""
 
@@ -100,12 +102,12 @@ class Definition:
     def has_batch(self) -> bool:
         """True if a batch determines some argument."""
         declared = (one.declared for one in self.every_argument)
-        return any(one.follows_batch for one in declared if not isinstance(one, Flag))
+        return any(one.follows_batch for one in declared)
 
     @property
     def has_conditions(self) -> bool:
         """True if arguments that are each as declared may be refused together."""
-        declared = [a.declared for a in self.arguments if not isinstance(a.declared, Flag)]
+        declared = [one.declared for one in self.arguments]
         bounds = [(one, bound) for one in declared for bound in (one.least, one.below)]
         return (
             bool(self.requires)
@@ -130,12 +132,12 @@ class Definition:
             yield from method.arguments
 
 
-def _narrows(declared: Array | Int, bound: Bound) -> bool:
+def _narrows(declared: Declaration, bound: Bound) -> bool:
     """True for a limit that some batch does not keep."""
     return declared.follows_batch and bound not in (0, 1 if _is_block_size(declared) else 0)
 
 
-def _is_block_size(declared: Array | Int) -> bool:
+def _is_block_size(declared: Declaration) -> bool:
     return isinstance(declared, Int) and declared.amount == "block size"
 
 
@@ -368,7 +370,11 @@ def _without_none(hint: Any) -> tuple[bool, Any]:
 
 def _declared(hint: Any) -> Declaration | None:
     if get_origin(hint) is Annotated:
-        found = [one for one in hint.__metadata__ if isinstance(one, (Array, Int, Flag))]
+        found = [one for one in hint.__metadata__ if isinstance(one, Declaration)]
+        if found and found[-1] == Object():
+            plain = get_args(hint)[0]
+            kinds = get_args(plain) if isinstance(plain, UnionType) else (plain,)
+            return Object(tuple(get_origin(kind) or kind for kind in kinds))
         return found[-1] if found else None
     return _PLAIN.get(hint)
 
@@ -392,8 +398,8 @@ def _result(name: str, hint: Any, place: str) -> Result:
     declared = _declared(hint)
     if isinstance(declared, Array):
         return Result(name, declared, optional=optional)
-    kind = {Int: int, Flag: bool}.get(type(declared), hint)
-    if kind not in (int, bool, float, str):
+    kind = {Int: int, Flag: bool, Object: object}.get(type(declared), hint)
+    if kind not in (int, bool, float, str, object):
         raise DefinitionError(
             f"{place}: {name} has no declaration: annotate what is returned, None for nothing"
         )
@@ -407,7 +413,7 @@ def _check_axes(definition: Definition, place: str, *, bound: bool) -> None:
     for argument in definition.arguments:
         declared, where = argument.declared, f"{place}: {argument.name}"
         _check_meaning(declared, where)
-        if bound and not isinstance(declared, Flag) and declared.follows_batch:
+        if bound and declared.follows_batch:
             raise DefinitionError(
                 f"{where} follows from a batch, and a class has none: declare "
                 f"{'an int' if isinstance(declared, Int) else 'Array(shape=...)'}"
@@ -440,7 +446,7 @@ def _check_axes(definition: Definition, place: str, *, bound: bool) -> None:
 
 def _check_meaning(declared: Declaration, place: str) -> None:
     """Raise DefinitionError for a role or an amount that there is not."""
-    if isinstance(declared, Flag):
+    if isinstance(declared, (Flag, Object)):
         return
     is_array = isinstance(declared, Array)
     known = get_args(Role if is_array else Amount)
@@ -472,10 +478,9 @@ def _check_known(place: str, axis: str, known: set[str]) -> None:
 
 
 def _bounds(declared: Declaration) -> Iterator[Any]:
-    if not isinstance(declared, Flag):
-        for bound in (declared.least, declared.below):
-            if bound is not None:
-                yield size_of(bound)
+    for bound in (declared.least, declared.below):
+        if bound is not None:
+            yield size_of(bound)
 
 
 def _check_sizes(declared: Array, place: str) -> None:

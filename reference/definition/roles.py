@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
 import torch
 
@@ -185,12 +185,34 @@ class Int:
         return self.amount not in ("axis", "number")
 
 
+class _NoNumbers:
+    """A declaration of an argument without numbers."""
+
+    follows_batch: ClassVar[bool] = False
+    least: ClassVar[None] = None
+    below: ClassVar[None] = None
+
+
 @dataclass(frozen=True)
-class Flag:
+class Flag(_NoNumbers):
     """A bool among the arguments."""
 
 
-Declaration = Array | Int | Flag
+@dataclass(frozen=True)
+class Object(_NoNumbers):
+    """An argument of another class, such as a list or the metadata of a batch.
+
+    Conditions judge what it holds. No case can be derived from it.
+    """
+
+    kinds: tuple[type, ...] = ()
+    """Its classes; those of the annotation by default."""
+
+    def __str__(self) -> str:
+        return f"<{' or '.join(one.__name__ for one in self.kinds)}>"
+
+
+Declaration = Array | Int | Flag | Object
 
 Offsets = Annotated[torch.Tensor, Array("query offsets")]
 """(R+1,) first query token of each row, then their total."""

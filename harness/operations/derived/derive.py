@@ -48,8 +48,8 @@ from attnproof.harness.operations.derived.pool import needs_wide_pool, pool_prob
 from attnproof.harness.operations.derived.steps import class_operation
 from attnproof.harness.operations.shared.metadata import BatchFacts
 from attnproof.reference.definition.checking import check
-from attnproof.reference.definition.definition import Definition, definition_of
-from attnproof.reference.definition.roles import CUT_AXES, Array, Flag, Int, size_of
+from attnproof.reference.definition.definition import Definition, DefinitionError, definition_of
+from attnproof.reference.definition.roles import CUT_AXES, Array, Flag, Int, Object, size_of
 from attnproof.reference.interface import MetadataError
 
 _JOINED = {
@@ -88,10 +88,17 @@ def derive(
     What follows from no role is added by hand: `examples`, `faults`, `invariants`, why a case is
     `unreal`, and fields of the `Contract`.
     """
+    for argument in definition.every_argument:
+        if isinstance(argument.declared, Object):
+            raise DefinitionError(
+                f"{definition.place}: {definition.name}: no case can be derived of "
+                f"{argument.name}, {argument.declared}"
+            )
     if definition.methods:
         return class_operation(definition, OWN)
     parameters = parameters_of(definition)
     pool = has_pool(definition)
+    prepare = partial(_prepare, definition)
     # With conditions some hundred combinations are tried, and each engine step asks.
     plain_arguments = cache(partial(usual_arguments, definition, parameters))
 
@@ -127,11 +134,9 @@ def derive(
             cases=lambda: _cases(definition, parameters),
             boundaries=all_boundaries,
             from_batch=from_batch,
-            faults=faults_of(definition) | dict(faults or {}),
+            faults=faults_of(definition, prepare) | dict(faults or {}),
         ),
-        call=FunctionCall(
-            prepare=partial(_prepare, definition), outputs=partial(_outputs, definition)
-        ),
+        call=FunctionCall(prepare=prepare, outputs=partial(_outputs, definition)),
         contract=replace(_contract(definition, invariants), **contract),
         built_in=built_in or BuiltIn(),
     )

@@ -1,89 +1,155 @@
-"""Faults that follow from a definition: arguments of another type, dtype, shape or range."""
+"""Faults that follow from a definition: arguments of another type, dtype, shape, range or memory.
+
+They ask the call of a case, not its parameters, which an operation may have of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 
+from attnproof.harness.model.call import Call
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.operations.derived.arguments import Values
-from attnproof.harness.operations.derived.params import Layout
 from attnproof.harness.operations.shared.faults import wrong_type
-from attnproof.reference.definition.definition import Argument, Definition
-from attnproof.reference.definition.roles import Array, Flag, Int
+from attnproof.harness.operations.shared.overlap import overlaps
+from attnproof.reference.definition.definition import Argument, Definition, definition_of
+from attnproof.reference.definition.roles import Array, Int
 
 _FLOATS = (torch.float32, torch.float16, torch.float64)
+_MOST_CASES = 512
+"""Cases whose arguments are remembered: each fault asks about all edge cases."""
+Prepare = Callable[[Case, int, str], Call]
 
 
-def faults_of(definition: Definition) -> dict[str, Fault]:
-    """Return the generic faults of a function's arguments by name."""
-    found: dict[str, Fault] = {}
-    for argument in definition.arguments:
-        for name, fault in _of_argument(definition, argument):
-            found[f"{argument.name}: {name}"] = fault
-    return found
+class _Arguments:
+    """Shapes of the arguments of a case's call."""
+
+    def __init__(self, prepare: Prepare) -> None:
+        self._prepare = prepare
+        self._known: OrderedDict[int, tuple[Case, dict[str, torch.Size | None]]] = OrderedDict()
+
+    def of(self, case: Case) -> dict[str, torch.Size | None]:
+        """Return the shape of each tensor, and () for any other argument but None."""
+        if id(case) not in self._known:
+            call = self._prepare(case, 0, "cpu")
+            shapes = {
+                name: None if value is None else getattr(value, "shape", torch.Size())
+                for name, value in (call.args | call.kwargs).items()
+            }
+            # The case is kept, so that its id stays its own.
+            self._known[id(case)] = case, shapes
+            if len(self._known) > _MOST_CASES:
+                self._known.popitem(last=False)
+        return self._known[id(case)][1]
+
+    def has(self, argument: Argument, case: Case) -> bool:
+        """True if the call of the case has the argument."""
+        shape = self.of(case).get(argument.name)
+        declared = argument.declared
+        is_none = isinstance(declared, Array) and declared.or_empty and shape and not shape.numel()
+        return shape is not None and not is_none
+
+    def has_entries(self, argument: Argument, case: Case) -> bool:
+        """True if the argument has an element."""
+        shape = self.of(case).get(argument.name)
+        return shape is not None and shape.numel() > 0
 
 
-def _of_argument(definition: Definition, argument: Argument) -> Iterator[tuple[str, Fault]]:
+def faults_of(defined: Any, prepare: Prepare) -> dict[str, Fault]:
+    """Return the generic faults by name, of a definition or of a reference with one.
+
+    `prepare` returns the call of a case, which may be one that is not derived.
+    """
+    definition = defined if isinstance(defined, Definition) else definition_of(defined)
+    assert definition is not None, f"{defined.__name__} is not defined by its signature"
+    arguments = _Arguments(prepare)
+    return {
+        f"{argument.name}: {name}": fault
+        for argument in definition.arguments
+        for name, fault in _of_argument(definition, argument, arguments)
+    }
+
+
+def _of_argument(
+    definition: Definition, argument: Argument, arguments: _Arguments
+) -> Iterator[tuple[str, Fault]]:
     declared, field = argument.declared, argument.name
-    present = partial(_is_present, argument)
+    present = partial(arguments.has, argument)
     yield "another type", wrong_type(field, applies=present)
-    if isinstance(declared, Flag):
-        return
     if isinstance(declared, Int):
-        if isinstance(declared.least, int):
-            below = declared.least - 1
-            yield f"below {declared.least}", _fault(field, lambda _: below, present)
-        limit = declared.below
-        if isinstance(limit, int):
-            yield f"at {limit}", _fault(field, lambda _: limit, present)
-        elif any(one.name == limit for one in definition.arguments):
-            at_limit = Fault(field, lambda _, value: value, applies=present, given=(str(limit),))
-            yield f"at {limit}", at_limit
+        yield from _of_number(definition, argument, declared, present)
+    if not isinstance(declared, Array):
         return
     other = next((one for one in _FLOATS if one not in declared.dtypes), None)
     if other is not None:
-        yield "float", _fault(field, partial(_to, other), present)
-    yield "a dimension more", _fault(field, lambda tensor: tensor[None], present)
+        yield "float", Fault(field, partial(_to, other), applies=present)
+    yield "a dimension more", Fault(field, lambda tensor: tensor[None], applies=present)
     others = _of_the_same_length(definition, argument)
     if others:
-        contradicted = partial(_are_present, argument, others)
+
+        def contradicted(case: Case) -> bool:
+            return present(case) and any(arguments.has(one, case) for one in others)
+
         # Which of two arguments that contradict each other is named depends on their order.
         yield "an entry more", Fault(field, _longer, applies=contradicted, any_field=True)
-    if declared.written or declared.role in ("flags", "data"):
-        return
-    present = partial(_has_entries, definition, argument)
+    if declared.written:
+        yield from _of_memory(definition, argument, arguments, declared.on_cpu)
+    elif declared.role not in ("flags", "data"):
+        yield from _of_values(field, declared, partial(arguments.has_entries, argument))
+
+
+def _of_number(
+    definition: Definition, argument: Argument, declared: Int, present: Callable[[Case], bool]
+) -> Iterator[tuple[str, Fault]]:
+    field, limit = argument.name, declared.below
+    if isinstance(declared.least, int):
+        below = declared.least - 1
+        yield f"below {declared.least}", Fault(field, lambda _: below, applies=present)
+    if isinstance(limit, int):
+        yield f"at {limit}", Fault(field, lambda _: limit, applies=present)
+    elif any(one.name == limit for one in definition.arguments):
+        at_limit = Fault(field, lambda _, value: value, applies=present, given=(str(limit),))
+        yield f"at {limit}", at_limit
+
+
+def _of_values(
+    field: str, declared: Array, present: Callable[[Case], bool]
+) -> Iterator[tuple[str, Fault]]:
+    """Yield faults of single elements, which a check reads on the CPU only."""
+
+    def with_first(value: int) -> Fault:
+        return Fault(field, partial(_with_first, value), applies=present, cpu_only=True)
+
     least = declared.smallest
     ranges = [torch.iinfo(dtype) for dtype in declared.dtypes]
     if isinstance(least, int) and least > max(one.min for one in ranges):
-        change = partial(_with_first, least - 1)
-        yield f"an entry below {least}", _fault(field, change, present, cpu_only=True)
+        yield f"an entry below {least}", with_first(least - 1)
     if isinstance(declared.below, int) and declared.below <= min(one.max for one in ranges):
-        change = partial(_with_first, declared.below)
-        yield f"an entry of {declared.below}", _fault(field, change, present, cpu_only=True)
+        yield f"an entry of {declared.below}", with_first(declared.below)
     if declared.role == "query offsets":
-        yield "first offset 1", _fault(field, partial(_with_first, 1), present, cpu_only=True)
+        yield "first offset 1", with_first(1)
 
 
-def _fault(field: str, change: Any, applies: Any, *, cpu_only: bool = False) -> Fault:
-    return Fault(field, change, applies=applies, cpu_only=cpu_only)
+def _of_memory(
+    definition: Definition, argument: Argument, arguments: _Arguments, on_cpu: bool
+) -> Iterator[tuple[str, Fault]]:
+    """Yield faults of a written array that shares an element with another one."""
+    for other in definition.arguments:
+        if other is argument or not isinstance(other.declared, Array):
+            continue
+        if other.declared.on_cpu is not on_cpu:
+            continue
 
+        def both(case: Case, other: Argument = other) -> bool:
+            return all(arguments.has_entries(one, case) for one in (argument, other))
 
-def _is_present(argument: Argument, case: Case) -> bool:
-    declared = argument.declared
-    absent = argument.optional or (isinstance(declared, Array) and declared.or_empty)
-    return not absent or bool(case.params.get(f"with_{argument.name}"))
-
-
-def _has_entries(definition: Definition, argument: Argument, case: Case) -> bool:
-    declared = argument.declared
-    assert isinstance(declared, Array)
-    sizes = Values(definition, case.batch, case.params, Layout(), 0).sizes
-    return _is_present(argument, case) and all(size.value(sizes) for size in declared.sizes)
+        faults = overlaps(argument.name, other.name, lambda out: out, both)
+        yield from ((name.removeprefix(f"{argument.name} "), f) for name, f in faults.items())
 
 
 def _of_the_same_length(definition: Definition, argument: Argument) -> list[Argument]:
@@ -99,10 +165,6 @@ def _of_the_same_length(definition: Definition, argument: Argument) -> list[Argu
         if any(size.axis == axis for size in other.sizes):
             found.append(one)
     return found
-
-
-def _are_present(argument: Argument, others: list[Argument], case: Case) -> bool:
-    return _is_present(argument, case) and any(_is_present(one, case) for one in others)
 
 
 def _to(dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:

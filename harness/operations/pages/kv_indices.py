@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
@@ -26,6 +25,7 @@ from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operati
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.derived.pool import (
     MOST_SLOT,
     needs_wide_pool,
@@ -33,9 +33,9 @@ from attnproof.harness.operations.derived.pool import (
     pool_problem,
     token_pool,
 )
-from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 from attnproof.harness.operations.shared.params import Few, Params
+from attnproof.reference import create_flashinfer_kv_indices as reference
 
 NAME = "create_flashinfer_kv_indices"
 _VECTORS = ("req_pool_indices", "page_kernel_lens", "kv_indptr", "kv_start_idx")
@@ -169,12 +169,6 @@ def _values(parameter: str, change: Any, field: str = "") -> Fault:
     return Fault(parameter, change, field, applies=_has_tokens, cpu_only=True)
 
 
-def _over_table(table: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a table and a buffer of its memory."""
-    memory = indices.new_zeros(max(table.numel(), indices.numel()))
-    return memory[: table.numel()].view(table.shape), memory[: indices.numel()]
-
-
 create_flashinfer_kv_indices = Operation(
     name=NAME,
     section="15",
@@ -187,30 +181,9 @@ create_flashinfer_kv_indices = Operation(
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,
-        faults={
-            "page size of 0": wrong_value("entry_page_size", 0),
-            "page size of another type": wrong_type("entry_page_size"),
-            "table of another type": wrong_type("req_to_token"),
-            "flat table": Fault("req_to_token", torch.Tensor.flatten),
-            "float rows": Fault("req_pool_indices", torch.Tensor.float),
-            "one length missing": Fault(
-                "page_kernel_lens", lambda lengths: lengths[:-1], applies=_has_tokens
-            ),
-            "one start missing": Fault(
-                "kv_start_idx",
-                lambda _, lengths: lengths[:-1],
-                applies=_has_tokens,
-                given=("page_kernel_lens",),
-            ),
-            "one offset missing": Fault("kv_indptr", lambda offsets: offsets[:-1]),
-            "2-D buffer": Fault("kv_indices", lambda indices: indices[None]),
-            "buffer that is the table": Fault(
-                ("req_to_token", "kv_indices"), _over_table, "kv_indices", applies=_has_tokens
-            ),
+        faults=faults_of(reference, _prepare)
+        | {
             "rows behind the pool": _values("req_pool_indices", lambda rows: rows + 2**20),
-            "negative rows": _values("req_pool_indices", lambda rows: -1 - rows),
-            "negative lengths": _values("page_kernel_lens", lambda lengths: -1 - lengths),
-            "offsets that do not start at 0": _values("kv_indptr", lambda offsets: offsets + 1),
             "offsets that fall": _values("kv_indptr", lambda offsets: -offsets),
             "offsets of other lengths": _values("kv_indptr", lambda offsets: 2 * offsets),
             "positions behind the row": Fault(
