@@ -272,12 +272,13 @@ def _seq_lens(
 
 
 def _check_condition(name: str, condition: Any, arguments: Mapping[str, Any]) -> None:
-    values = {one: arguments[one] for one in inspect.signature(condition).parameters}
+    known = {**arguments, "operation": name}
+    values = {one: known[one] for one in inspect.signature(condition).parameters}
     tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
     if not all(tensor.is_cpu for tensor in tensors):
         return
-    found: Iterator[tuple[str, Any, str]] = condition(**values)
-    for field, wrong, expected in found:
+    found: Iterator[tuple[str, Any, str]] | None = condition(**values)
+    for field, wrong, expected in found or ():
         value = values[field]
         if isinstance(wrong, torch.Tensor) and wrong.ndim:
             refuse(name, field, value.flatten(), wrong.flatten(), expected)

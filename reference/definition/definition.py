@@ -183,7 +183,8 @@ def operation(
     names of the elements of a returned tuple. `requires` are functions of some of the arguments,
     by their names; each yields (argument, wrong, expected) for a condition on CPU tensors: `wrong`
     is a bool or a mask of the argument's elements, and where it is true the call raises
-    MetadataError. `independent` says that a row's results do not depend on other rows. `state`
+    MetadataError. A condition may also raise an error itself, with the name of its argument
+    `operation`. `independent` says that a row's results do not depend on other rows. `state`
     are the attributes of a class to compare after each step.
 
     Each call checks its arguments and raises TypeError or MetadataError before the function runs.
@@ -305,7 +306,7 @@ def _read(
 
 
 def _parameters(condition: Callable[..., Any]) -> set[str]:
-    return set(inspect.signature(condition).parameters)
+    return {*inspect.signature(condition).parameters} - {"operation"}
 
 
 def _check_conditions(

@@ -18,6 +18,8 @@ from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
 import torch
 
+from ..interface.metadata import BatchFields
+
 Role = Literal[
     "query offsets",
     "query lengths",
@@ -202,11 +204,17 @@ class Flag(_NoNumbers):
 class Object(_NoNumbers):
     """An argument of another class, such as a list or the metadata of a batch.
 
-    Conditions judge what it holds. No case can be derived from it.
+    Conditions judge what it holds. No case can be derived from it, unless it is the metadata of a
+    batch.
     """
 
     kinds: tuple[type, ...] = ()
     """Its classes; those of the annotation by default."""
+
+    @property
+    def follows_batch(self) -> bool:  # type: ignore[override]
+        """True for the metadata of a batch."""
+        return any(issubclass(one, BatchFields) for one in self.kinds)
 
     def __str__(self) -> str:
         return f"<{' or '.join(one.__name__ for one in self.kinds)}>"

@@ -164,7 +164,12 @@ def lay_out(
     made = batch_arrays(batch, pattern)
     stale = STALE_PATTERNS[pattern]
     arena = Arena([*made.pieces(stale), *more], stale, device)
-    tensors: dict[str, Any] = dict(arena.tensors)
+    return metadata_of(made, arena.tensors), arena
+
+
+def metadata_of(made: BatchArrays, tensors: dict[str, Any]) -> CommonAttentionMetadata:
+    """Return the metadata of a batch, of the tensors that its `pieces` became."""
+    batch = made.batch
     encoder = tensors.get("encoder_seq_lens")
     num_logits = batch.num_logits if batch.logits_indices is None else len(batch.logits_indices)
     metadata_class: type[Any] = CommonAttentionMetadata
@@ -177,7 +182,7 @@ def lay_out(
     if batch.later:
         metadata_class = CommonAttentionMetadataV32
         added = later.fields(batch, made.query_start_loc, tensors)
-    metadata = metadata_class(
+    metadata: CommonAttentionMetadata = metadata_class(
         query_start_loc=tensors["query_start_loc"],
         query_start_loc_cpu=tensors["query_start_loc_cpu"],
         seq_lens=tensors["seq_lens"],
@@ -196,4 +201,4 @@ def lay_out(
         dcp_local_seq_lens=tensors.get("dcp_local_seq_lens"),
         **added,
     )
-    return metadata, arena
+    return metadata

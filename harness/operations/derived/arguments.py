@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays
+from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays, metadata_of
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece, Placement
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
 from attnproof.harness.model.call import Call
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch
 from attnproof.harness.model.place import Place
 from attnproof.harness.operations.derived.params import (
     ORDER,
     SPARE,
+    Form,
     Layout,
     free_axes,
     has_pool,
@@ -25,8 +26,8 @@ from attnproof.harness.operations.derived.params import (
     limits,
 )
 from attnproof.harness.operations.derived.pool import token_pool
-from attnproof.reference.definition.definition import Argument, Definition
-from attnproof.reference.definition.roles import Array, Flag, Int
+from attnproof.reference.definition.definition import Argument
+from attnproof.reference.definition.roles import Array, Declaration, Flag, Int, Object
 
 _NUMPY = {
     torch.uint8: np.uint8,
@@ -41,81 +42,123 @@ _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Values:
-    """Values of the arguments of one call."""
+    """Values of the arguments of one call, by name."""
 
     def __init__(
         self,
-        definition: Definition,
+        form: Form,
         batch: Batch | None,
         params: dict[str, Any],
         layout: Layout,
         pattern: int,
     ) -> None:
-        self.definition = definition
-        self._batch = None if batch is None else batch_arrays(batch, pattern)
-        self._params, self._layout, self._pattern = params, layout, pattern
-        self._stale = STALE_PATTERNS[pattern]
+        definition = self.definition = form.definition
+        self._supplied, self._batch = form.values, None
+        self._known: dict[str, Any] = {}
+        self._arguments = {one.name: one for one in definition.arguments}
+        self._metadata = [
+            one.name
+            for one in definition.arguments
+            if isinstance(one.declared, Object) and one.declared.follows_batch
+        ]
+        if batch is not None:
+            self._batch = batch_arrays(batch, pattern)
+        self.params, self._layout, self._pattern = params, layout, pattern
+        self.stale = STALE_PATTERNS[pattern]
         self.sizes = _batch_sizes(self._batch)
         if batch is not None and has_pool(definition):
             rows, columns = token_pool(batch, pattern).table.shape
             self.sizes |= {"P": rows, "C": columns}
-        for axis in free_axes(definition):
-            self.sizes[axis] = params[f"size_{axis}"]
+        free = free_axes(definition)
+        for axis in free:
+            if axis not in self._supplied:
+                self.sizes[axis] = params[f"size_{axis}"]
+        for axis in free:
+            if axis in self._supplied:
+                self.sizes[axis] = int(self._supplied[axis](self))
         # Limits may be the values of other numbers, which have constant ones.
         for argument in sorted(definition.arguments, key=_depends_on_others):
-            if isinstance(argument.declared, Int):
-                value = self.number(argument)
+            if isinstance(argument.declared, Int) and self.has(argument):
                 names = filter(None, (argument.name, argument.declared.axis))
-                self.sizes |= dict.fromkeys(names, value)
+                self.sizes |= dict.fromkeys(names, self[argument.name])
 
-    def number(self, argument: Argument) -> int:
-        """Return the value of an integer, inside its limits."""
+    @property
+    def batch(self) -> BatchArrays:
+        """Arrays of the case's batch."""
+        assert self._batch is not None
+        return self._batch
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the value of an argument, arrays as `np.ndarray`; None for an absent one."""
+        if name not in self._known:
+            self._known[name] = self._value(self._arguments[name])
+        return self._known[name]
+
+    def _value(self, argument: Argument) -> Any:
         declared = argument.declared
+        if not self.has(argument):
+            return None
+        if argument.name in self._supplied:
+            value = self._supplied[argument.name](self)
+            return value if value is None else self._converted(value, declared)
+        if isinstance(declared, Array):
+            return self._array(argument, declared)
+        if isinstance(declared, Flag):
+            return self.params[key_of(argument)]
         assert isinstance(declared, Int)
+        return self._number(argument, declared)
+
+    def _number(self, argument: Argument, declared: Int) -> int:
+        """Return the value of an integer, inside its limits."""
         if declared.follows_batch:
-            assert self._batch is not None
-            return _amounts(self._batch)[declared.amount]
+            return _amounts(self.batch)[declared.amount]
         low, high = limits(declared, self.sizes)
-        value: int = self._params[key_of(argument)]
+        value: int = self.params[key_of(argument)]
         if isinstance(declared.least, str):
             value += low
         return max(low, min(value, high))
 
+    def _converted(self, value: Any, declared: Declaration) -> Any:
+        """Return a supplied value; an array in a dtype of the declaration, its own if allowed."""
+        if not isinstance(declared, Array):
+            return value
+        array = np.asarray(value)
+        if array.dtype in [_NUMPY.get(one) for one in declared.dtypes]:
+            return array
+        return self._in_memory(array, self.dtype_of(declared))
+
     def arrays(self) -> Iterator[tuple[Argument, np.ndarray]]:
         """Yield the values of each array that the call has."""
         for argument in self.definition.arguments:
-            if isinstance(argument.declared, Array) and self.has(argument):
-                yield argument, self._array(argument, argument.declared)
+            if isinstance(argument.declared, Array) and self[argument.name] is not None:
+                yield argument, self[argument.name]
 
     def has(self, argument: Argument) -> bool:
-        """True if an optional argument is not None."""
-        return not argument.optional or bool(self._params[f"with_{argument.name}"])
-
-    def plain(self, argument: Argument) -> Any:
-        """Return the value of an integer or bool."""
-        if isinstance(argument.declared, Flag):
-            return self._params[key_of(argument)]
-        return self.number(argument)
+        """True unless the case leaves out an optional argument."""
+        return not argument.optional or bool(self.params[f"with_{argument.name}"])
 
     def _array(self, argument: Argument, declared: Array) -> np.ndarray:
         if declared.follows_batch:
-            assert self._batch is not None
-            values = of_role(self._batch, declared.role, self._pattern)
-            if declared.or_empty and not self._params[f"with_{argument.name}"]:
+            values = of_role(self.batch, declared.role, self._pattern)
+            if declared.or_empty and not self.params[f"with_{argument.name}"]:
                 values = values[:0]
             return values.astype(_NUMPY[self.dtype_of(declared)]) if declared.dtype else values
         shape = tuple(size.value(self.sizes) for size in declared.sizes)
         dtype = self.dtype_of(declared)
         if declared.written:
             if declared.longer:
-                shape = (shape[0] + self._params[SPARE], *shape[1:])
+                shape = (shape[0] + self.params[SPARE], *shape[1:])
             words = _WORDS[dtype.itemsize] if dtype.is_floating_point else dtype
-            stale = self._stale if words is torch.int32 or words is torch.int64 else 1
+            stale = self.stale if words is torch.int32 or words is torch.int64 else 1
             return torch.full(shape, stale, dtype=words).numpy()
         chosen = self._chosen(argument, declared, shape)
+        return self._in_memory(chosen, dtype)
+
+    def _in_memory(self, values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+        """Return the values in a dtype, floats as words of their size."""
         if not dtype.is_floating_point:
-            return chosen.astype(_NUMPY[dtype])
-        return torch.from_numpy(chosen).to(dtype).view(_WORDS[dtype.itemsize]).numpy()
+            return values.astype(_NUMPY[dtype])
+        return torch.from_numpy(values).to(dtype).view(_WORDS[dtype.itemsize]).numpy()
 
     def dtype_of(self, declared: Array) -> torch.dtype:
         """Return the dtype of an array that no batch determines."""
@@ -128,10 +171,20 @@ class Values:
         for one in self.definition.arguments:
             if isinstance(one.declared, Array):
                 value: Any = self.tensor(one, arena.tensors.get(f"{prefix}{one.name}"))
+            elif one.name in self._metadata:
+                value = metadata_of(self.batch, arena.tensors)
             else:
-                value = self.plain(one) if self.has(one) else None
+                value = self[one.name]
             (kwargs if one.keyword_only else args)[one.name] = value
         return args, kwargs
+
+    def metadata_pieces(self) -> list[Piece]:
+        """Return the tensors of the batch's metadata, if it is an argument."""
+        return self.batch.pieces(self.stale) if self._metadata else []
+
+    def metadata_among(self, arguments: dict[str, Any]) -> Any:
+        """Return the argument that is the batch's metadata, None without."""
+        return arguments[self._metadata[0]] if self._metadata else None
 
     def tensor(self, argument: Argument, tensor: torch.Tensor | None) -> torch.Tensor | None:
         """Return a tensor of the arena as the argument: words of a float as floats."""
@@ -147,11 +200,9 @@ class Values:
             low, high = limits(declared, self.sizes)
             count = int(np.prod(shape))
             room = min(high - low + 1, 2 * count + 1)
-            chance = np.random.default_rng(
-                [self._params[ORDER], zlib.crc32(argument.name.encode())]
-            )
+            chance = np.random.default_rng([self.params[ORDER], zlib.crc32(argument.name.encode())])
             return (low + chance.permutation(max(room, count))[:count]).reshape(shape)
-        elements = np.resize(np.array(self._params[key_of(argument)]), shape)
+        elements = np.resize(np.array(self.params[key_of(argument)]), shape)
         if declared.role in ("flags", "data"):
             return elements
         low, high = limits(declared, self.sizes)
@@ -230,8 +281,3 @@ def of_role(arrays: BatchArrays, role: str, pattern: int) -> np.ndarray:
         return arrays.slot_mapping[: int(arrays.query_start_loc[-1])].astype(np.int64)
     tokens = ExpectedTokens(arrays)
     return (tokens.positions if role == "positions" else tokens.requests).astype(lengths)
-
-
-def values_of(definition: Definition, case: Case, layout: Layout, pattern: int) -> Values:
-    """Return the values of a function's call, or those of a class's instantiation."""
-    return Values(definition, case.batch, case.params, layout, pattern)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -75,6 +76,24 @@ class Parameter(NamedTuple):
     drawn: st.SearchStrategy[Any]
 
 
+@dataclass(frozen=True)
+class Form:
+    """A definition, and what its cases have beside the derived."""
+
+    definition: Definition
+    values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    """Function from the other values (`arguments.Values`) to that of an argument or axis, by name.
+
+    Of an array an `np.ndarray`, or None without; of a written one what it holds before."""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    """Parameters that `values` read."""
+
+
+def one_of(kind: Any, *values: Any) -> Parameter:
+    """Return a parameter with one of the values, the usual one first."""
+    return Parameter(kind, values, st.sampled_from(values))
+
+
 def key_of(argument: Argument) -> str:
     """Return the name of the argument's parameter."""
     name = argument.name
@@ -82,17 +101,25 @@ def key_of(argument: Argument) -> str:
     return f"{name}_" if is_taken else name
 
 
-def parameters_of(definition: Definition, *, method: bool = False) -> dict[str, Parameter]:
+def parameters_of(form: Form, *, method: bool = False) -> dict[str, Parameter]:
     """Return the parameters of a function's cases, or those of a step of a class."""
-    found: dict[str, Parameter] = {}
+    definition, found = form.definition, dict[str, Parameter]()
     shapes = _names_in_shapes(definition)
+    drawn = [one for one in definition.arguments if one.name not in form.values]
     for argument in definition.arguments:
-        found |= dict(_of_argument(argument, is_size=argument.name in shapes))
+        if argument.optional or (
+            isinstance(argument.declared, Array) and argument.declared.or_empty
+        ):
+            found[f"with_{argument.name}"] = _flag(True)
+        if argument in drawn:
+            found |= dict(_of_argument(argument, is_size=argument.name in shapes))
     for axis in free_axes(definition):
-        found[f"size_{axis}"] = _sized(0)
-    if any(isinstance(a.declared, Array) and a.declared.distinct for a in definition.arguments):
+        if axis not in form.values:
+            found[f"size_{axis}"] = _sized(0)
+    found |= form.parameters
+    if any(isinstance(a.declared, Array) and a.declared.distinct for a in drawn):
         found[ORDER] = Parameter(Count, _SEEDS, st.integers(0, 2**16))
-    if any(isinstance(a.declared, Array) and a.declared.longer for a in definition.arguments):
+    if any(isinstance(a.declared, Array) and a.declared.longer for a in drawn):
         found[SPARE] = Parameter(Few, (0, 3), st.sampled_from((0, 3)))
     if not method:
         plain = tuple(msgspec.to_builtins(one) for one in LAYOUTS)
@@ -155,8 +182,6 @@ def _names_in_shapes(definition: Definition) -> set[str]:
 
 def _of_argument(argument: Argument, *, is_size: bool) -> Iterator[tuple[str, Parameter]]:
     declared = argument.declared
-    if argument.optional or (isinstance(declared, Array) and declared.or_empty):
-        yield f"with_{argument.name}", _flag(True)
     if isinstance(declared, Array) and declared.is_free:
         yield key_of(argument), _elements(declared)
     elif isinstance(declared, Flag):

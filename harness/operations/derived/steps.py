@@ -20,6 +20,7 @@ from attnproof.harness.model.operation import Contract, Inputs, Operation
 from attnproof.harness.model.place import of_steps
 from attnproof.harness.operations.derived.arguments import Values, diagnose_float, placement
 from attnproof.harness.operations.derived.params import (
+    Form,
     Layout,
     layout_of,
     parameters_of,
@@ -51,9 +52,9 @@ class _Class:
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
-        self.opened = parameters_of(definition)
+        self.opened = parameters_of(Form(definition))
         self.methods = {one.name: one for one in definition.methods}
-        self.steps = {n: parameters_of(m, method=True) for n, m in self.methods.items()}
+        self.steps = {n: parameters_of(Form(m), method=True) for n, m in self.methods.items()}
 
     def case(self, params: dict[str, Any], steps: list[Step]) -> Case | None:
         """Return a case with the steps that the reference accepts, None if it accepts nothing."""
@@ -138,7 +139,7 @@ class _Class:
     def _values(
         self, part: Definition, params: dict[str, Any], layout: Layout, pattern: int
     ) -> Values:
-        return Values(part, None, params, layout, pattern)
+        return Values(Form(part), None, params, layout, pattern)
 
     def use(self, offered: Any, call: Call) -> list[dict[str, Any]]:
         """Instantiate the class and call its methods; return results and state after each one."""

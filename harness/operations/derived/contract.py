@@ -1,0 +1,121 @@
+"""The contract that follows from a definition: relations of results, and those of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+
+import numpy as np
+import torch
+
+from attnproof.harness.cases.batches.tensors import batch_arrays
+from attnproof.harness.consumer.batch import int64_array
+from attnproof.harness.model.call import Call, Outputs
+from attnproof.harness.model.operation import Contract
+from attnproof.harness.model.relations import Joined, Relations
+from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.derived.arguments import diagnose_float, of_role
+from attnproof.harness.operations.derived.params import key_of
+from attnproof.reference.definition.definition import Argument, Definition
+from attnproof.reference.definition.roles import CUT_AXES, Array, Int, size_of
+
+_JOINED = {
+    "query offsets": Joined.OFFSETS,
+    "slots": Joined.TOKENS,
+    "positions": Joined.TOKENS,
+    "request indices": Joined.ROW_INDICES,
+    "token starts": Joined.TOKEN_INDICES,
+}
+"""Relation of a whole batch's results to those of its parts, by role; (R,) of others: entries."""
+Judge = Callable[[Call, Outputs], Iterable[Violation]]
+
+
+def contract_of(
+    definition: Definition, invariants: Judge | None, supplied: Collection[str]
+) -> Contract:
+    """Return the contract; the values of the arguments `supplied` follow from no role."""
+    results = {one.name: one.declared for one in definition.results}
+    arrays = {a.name: a.declared for a in definition.arguments if isinstance(a.declared, Array)}
+    results |= {name: one for name, one in arrays.items() if one.written}
+    joined = {name: how for name, one in results.items() if (how := _join(one)) is not None}
+    relations = None
+    read = [one for one in definition.arguments if one.name not in supplied]
+    if definition.independent and definition.has_batch and joined and _can_be_cut(read):
+        alone = {"spare": 0} if any(one.longer for one in arrays.values()) else {}
+        lengths = {results[name].sizes[0].axis for name in joined}
+        numbers = [
+            a
+            for a in read
+            if isinstance(a.declared, Int)
+            and (a.declared.axis in lengths - {""} or isinstance(a.declared.least, str))
+        ]
+        relations = Relations(
+            joined=joined,
+            alone=alone | {key_of(one): 0 for one in numbers},
+            per_request=frozenset(
+                key_of(a) for a in read if isinstance(a.declared, Array) and _is_of_rows(a.declared)
+            ),
+        )
+    return Contract(
+        invariants=partial(_violations, definition, invariants, bool(supplied)),
+        diagnose=diagnose_float,
+        relations=relations,
+        tolerances={name: one.tolerance for name, one in results.items() if one.tolerance},
+        may_alias=frozenset(name for name, one in results.items() if one.may_alias or one.written),
+    )
+
+
+def _wrong_floats(definition: Definition, _call: Call, outputs: Outputs) -> Iterator[Violation]:
+    """Yield a result of another dtype: equality compares those with a tolerance by value."""
+    for result in definition.results:
+        value, declared = outputs.get(result.name), result.declared
+        if not declared.tolerance or not isinstance(value, torch.Tensor):
+            continue
+        if value.dtype not in (*declared.dtypes, torch.float64):  # float64 is the reference's
+            yield Violation(result.name, f"is of {value.dtype}, which is not declared")
+
+
+def _can_be_cut(arguments: Iterable[Argument]) -> bool:
+    """True if the arguments of a part of the rows follow from those of the whole."""
+    arguments = [*arguments]
+    numbers = {a.name for a in arguments if isinstance(a.declared, Int)}
+    for argument in arguments:
+        declared = argument.declared
+        axes = {size_of(one).axis for one in (declared.below, declared.least) if one is not None}
+        if isinstance(declared, Array) and not (declared.follows_batch or declared.written):
+            axes |= set() if _is_of_rows(declared) else {one.axis for one in declared.sizes}
+        elif isinstance(declared, Int) and (declared.axis or isinstance(declared.least, str)):
+            axes = set()  # it is least in the parts
+        if axes & {*CUT_AXES, *numbers}:
+            return False
+    return True
+
+
+def _is_of_rows(declared: Array) -> bool:
+    """True for a list of the case with an element for each row."""
+    return declared.is_free and declared.sizes == (("R", 1, 0),)
+
+
+def _violations(
+    definition: Definition, own: Judge | None, supplied: bool, call: Call, outputs: Outputs
+) -> Iterator[Violation]:
+    """Judge by `own`, then compare the results that a batch determines with those of the batch."""
+    if own is not None:
+        yield from own(call, outputs)
+    yield from _wrong_floats(definition, call, outputs)
+    arrays = [(a.name, a.declared) for a in definition.arguments if isinstance(a.declared, Array)]
+    if supplied or any(one.or_empty and not call[name].numel() for name, one in arrays):
+        return  # its absence changes what the results are
+    for result in definition.results if definition.has_batch else ():
+        declared = result.declared
+        if not declared.follows_batch or declared.role in ("slots", "block table", "slot pool"):
+            continue
+        right = of_role(batch_arrays(call.facts.batch), declared.role, 0).astype(np.int64)
+        if not np.array_equal(int64_array(outputs[result.name])[: len(right)], right):
+            yield Violation(result.name, f"differs from the {declared.role} of the batch")
+
+
+def _join(declared: Array) -> Joined | None:
+    if declared.role in _JOINED:
+        return _JOINED[declared.role]
+    return Joined.ENTRIES if declared.sizes and declared.sizes[0] == ("R", 1, 0) else None
