@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from attnproof.harness.operations.derived.params import (
     key_of,
     limits,
 )
-from attnproof.harness.operations.derived.pool import token_pool
+from attnproof.harness.operations.derived.pool import Pool, token_pool
 from attnproof.reference.definition.definition import Argument
 from attnproof.reference.definition.roles import Array, Declaration, Flag, Int, Object
 
@@ -63,11 +64,11 @@ class Values:
         ]
         if batch is not None:
             self._batch = batch_arrays(batch, pattern)
-        self.params, self._layout, self._pattern = params, layout, pattern
+        self.params, self._layout, self.pattern = params, layout, pattern
         self.stale = STALE_PATTERNS[pattern]
         self.sizes = _batch_sizes(self._batch)
         if batch is not None and has_pool(definition):
-            rows, columns = token_pool(batch, pattern).table.shape
+            rows, columns = self.pool.table.shape
             self.sizes |= {"P": rows, "C": columns}
         free = free_axes(definition)
         for axis in free:
@@ -87,6 +88,11 @@ class Values:
         """Arrays of the case's batch."""
         assert self._batch is not None
         return self._batch
+
+    @cached_property
+    def pool(self) -> Pool:
+        """The batch's slots in a pool."""
+        return token_pool(self.batch.batch, self.pattern)
 
     def __getitem__(self, name: str) -> Any:
         """Return the value of an argument, arrays as `np.ndarray`; None for an absent one."""
@@ -139,7 +145,11 @@ class Values:
 
     def _array(self, argument: Argument, declared: Array) -> np.ndarray:
         if declared.follows_batch:
-            values = of_role(self.batch, declared.role, self._pattern)
+            if declared.role in ("pool rows", "slot pool"):
+                lengths, pool = self.batch.seq_lens.dtype, self.pool
+                values = pool.table if declared.role == "slot pool" else pool.rows.astype(lengths)
+            else:
+                values = of_role(self.batch, declared.role, self.pattern)
             if declared.or_empty and not self.params[f"with_{argument.name}"]:
                 values = values[:0]
             return values.astype(_NUMPY[self.dtype_of(declared)]) if declared.dtype else values
@@ -260,7 +270,10 @@ def _amounts(arrays: BatchArrays) -> dict[str, int]:
 
 
 def of_role(arrays: BatchArrays, role: str, pattern: int) -> np.ndarray:
-    """Return the values that a batch gives a role; `pattern` is that of stale places."""
+    """Return the values that a batch gives a role but those of a pool.
+
+    `pattern` is that of stale places.
+    """
     lengths = arrays.seq_lens.dtype
     if role == "query offsets":
         return arrays.query_start_loc
@@ -274,9 +287,6 @@ def of_role(arrays: BatchArrays, role: str, pattern: int) -> np.ndarray:
         return arrays.block_table_with(STALE_PATTERNS[pattern])
     if role == "token starts":
         return arrays.query_start_loc[:-1]
-    if role in ("pool rows", "slot pool"):
-        pool = token_pool(arrays.batch, pattern)
-        return pool.table if role == "slot pool" else pool.rows.astype(lengths)
     if role == "slots":
         return arrays.slot_mapping[: int(arrays.query_start_loc[-1])].astype(np.int64)
     tokens = ExpectedTokens(arrays)

@@ -10,125 +10,77 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
-from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
-from attnproof.harness.cases.batches.tensors import batch_arrays, table_piece
-from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
+from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, make_batch
 from attnproof.harness.consumer.batch import expected_tokens, int64_array
 from attnproof.harness.consumer.page_table import of_slots, page_table_violations
 from attnproof.harness.model.call import Call, Outputs
-from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.operation import BuiltIn
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.derived.faults import faults_of
+from attnproof.harness.operations.derived.arguments import Values
+from attnproof.harness.operations.derived.derive import Example, derive_built_in, one_of
 from attnproof.harness.operations.derived.pool import (
     MOST_SLOT,
     needs_wide_pool,
     page_pool,
-    pool_problem,
-    token_pool,
 )
-from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
-from attnproof.harness.operations.shared.params import Few, Params
+from attnproof.harness.operations.shared.metadata import batch_of
+from attnproof.harness.operations.shared.params import Few
 from attnproof.reference import create_flashinfer_kv_indices as reference
 
-NAME = "create_flashinfer_kv_indices"
-_VECTORS = ("req_pool_indices", "page_kernel_lens", "kv_indptr", "kv_start_idx")
 
-
-class _Params(Params):
-    paged: bool
-    start: Count | None
-    spare: Few
-
-
-def _case(batch: Batch, *, paged: bool = False, start: int | None = None, spare: int = 0) -> Case:
-    """Return a case.
-
-    With `paged` the table holds pages instead of slots. Each request is seen from position
-    `start` on, at most from its end; `spare` entries follow the last request's.
-    """
-    return Case(NAME, batch, {"paged": paged, "start": start, "spare": spare})
-
-
-@st.composite
-def _cases(draw: st.DrawFn) -> Case:
-    return _case(
-        draw(batches()),
-        paged=draw(st.booleans()),
-        start=draw(st.sampled_from((None, 0, 1, 4, 16, 37))),
-        spare=draw(st.sampled_from((0, 3))),
-    )
-
-
-def _boundaries() -> Iterator[tuple[str, Case]]:
+def _examples() -> Iterator[Example]:
     example = make_batch([1, 2, 0], [4, 0, 3], 4, order="descending")
     for paged in (False, True):
-        entries = "pages" if paged else "slots"
-        yield f"table of {entries}", _case(example, paged=paged, spare=2)
-        for start in (0, 3, 4, 5, 100):
+        entries, params = "pages" if paged else "slots", {"paged": paged}
+        for start in (3, 4, 5, 100):
             name = f"table of {entries}, from position {start}"
-            yield name, _case(example, paged=paged, start=start, spare=1)
-        yield f"no requests, table of {entries}", _case(make_batch([], [], 4), paged=paged, spare=3)
+            yield name, example, params | {"start": start, "spare": 1}
+        yield f"no requests, table of {entries}", make_batch([], [], 4), params | {"spare": 3}
         highest = make_batch([3, 2], [15, 0], 16, first=HIGHEST_BLOCK - 4)
-        yield f"highest page ids, table of {entries} (K15)", _case(highest, paged=paged, start=2)
+        name = f"highest page ids, table of {entries} (K15)"
+        yield name, highest, params | {"start": 2}
         for tokens in (1023, 1024, 1025, 3000):
             batch = make_batch([1, 1], [tokens - 1, 2], 16)
-            yield f"{tokens} positions, table of {entries} (K19)", _case(batch, paged=paged)
-    yield "pages of one token", _case(make_batch([3, 1], [0, 4], 1), paged=True, start=1)
-    yield "padded rows", _case(make_batch([1, 3], [7, 0], 4, padded_requests=2), spare=1)
+            yield f"{tokens} positions, table of {entries} (K19)", batch, params
+    one = make_batch([3, 1], [0, 4], 1)
+    yield "pages of one token", one, {"paged": True, "start": 1}
     many = make_batch([1] * 700, [row % 11 for row in range(700)], 4)
-    yield "more requests than programs", _case(many, paged=True, start=2)
-    strided = make_batch([4, 3], [1, 5], 4, strided=True, dtype="int64")
-    yield "strided int64", _case(strided, start=2, spare=3)
-    yield "strided int64, table of pages", _case(strided, paged=True, start=2, spare=3)
-    yield "shared prefix", _case(make_batch([2, 2], [8, 8], 4, shared=True))
+    yield "more requests than programs", many, {"paged": True, "start": 2}
 
 
-def _steps(batch: Batch) -> Iterator[Case]:
-    if not pool_problem(Case(NAME, batch)):
-        yield _case(batch, paged=batch.num_tokens % 2 == 1, spare=batch.num_tokens % 7)
+def _steps(batch: Batch) -> Iterator[tuple[Batch, dict[str, Any]]]:
+    yield batch, {"paged": batch.num_tokens % 2 == 1, "spare": batch.num_tokens % 7}
 
 
-def _prepare(case: Case, pattern: int, device: str) -> Call:
-    batch, params = batch_of(case), case.params
-    made, stale, step = batch_arrays(batch), STALE_PATTERNS[pattern], 2 if batch.strided else 1
-    pool = (page_pool if params["paged"] else token_pool)(batch, pattern)
-    lengths = made.seq_lens.astype(np.int64)
-    first = np.minimum(params["start"] or 0, lengths)
-    indptr = np.append(0, np.cumsum(lengths - first))
+def _first(values: Values) -> np.ndarray:
+    """Return the first position that each request sees, at most its end."""
+    start = values.params["start"] if values.params["with_kv_start_idx"] else 0
+    first: np.ndarray = np.minimum(values.batch.seq_lens, start)
+    return first
+
+
+def _table(values: Values) -> np.ndarray:
+    paged = values.params["paged"]
+    return (page_pool(values.batch.batch, values.pattern) if paged else values.pool).table
+
+
+def _offsets(values: Values) -> np.ndarray:
+    sums = np.append(0, np.cumsum(values["page_kernel_lens"]))
+    return sums.astype(values.batch.seq_lens.dtype)
+
+
+def _buffer(values: Values) -> np.ndarray:
+    """Return a buffer of int64 if a slot needs it."""
+    batch = values.batch.batch
     highest = max((max(blocks, default=0) for blocks in batch.blocks), default=0) | 1
     wide = (highest + 1) * batch.block_size > MOST_SLOT or batch.dtype == "int64"
-    vectors = dict(zip(_VECTORS, (pool.rows, lengths - first, indptr, first), strict=True))
-    if params["start"] is None:
-        del vectors["kv_start_idx"]
-    pieces = [
-        Piece(name, values.astype(made.seq_lens.dtype), False, (step,))
-        for name, values in vectors.items()
-    ]
-    buffer = np.full(indptr[-1] + params["spare"], stale, dtype=np.int64 if wide else np.int32)
-    pieces += [
-        table_piece("req_to_token", pool.table, step),
-        Piece("kv_indices", buffer, False, (step,)),
-    ]
-    arena = Arena(pieces, stale, device)
-    names = ("req_to_token", *_VECTORS, "kv_indices")
-    return Call(
-        {name: arena.tensors.get(name) for name in names},
-        {"entry_page_size": batch.block_size if params["paged"] else 1},
-        arena=arena,
-        written=frozenset({"kv_indices"}),
-        facts=BatchFacts(batch=batch, block_size=batch.block_size),
-    )
-
-
-def _outputs(call: Call, result: Any) -> Outputs:
-    return {"kv_indices": call["kv_indices"], "result": result}
+    size = values["kv_indptr"][-1] + values.params["spare"]
+    return np.full(size, values.stale, np.int64 if wide else np.int32)
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
@@ -159,51 +111,57 @@ def _diagnose(call: Call, place: Place, _expected: Any, got: Any) -> str:
 
 def _has_tokens(case: Case) -> bool:
     """True if some request sees a position."""
-    batch, start = batch_of(case), case.params["start"] or 0
+    batch, params = batch_of(case), case.params
+    start = params["start"] if params["with_kv_start_idx"] else 0
     lengths = zip(batch.query_lens, batch.computed_lens, strict=True)
     return any(q + c > start for q, c in lengths)
 
 
-def _values(parameter: str, change: Any, field: str = "") -> Fault:
+def _values(parameter: str, change: Any) -> Fault:
     """Return a fault of a tensor's values, which a check can detect on the CPU only."""
-    return Fault(parameter, change, field, applies=_has_tokens, cpu_only=True)
+    return Fault(parameter, change, applies=_has_tokens, cpu_only=True)
 
 
-create_flashinfer_kv_indices = Operation(
-    name=NAME,
+create_flashinfer_kv_indices = derive_built_in(
+    reference,
     section="15",
     summary="the slots of the positions that each request sees, as CSR",
-    inputs=Inputs(
-        params=_Params,
-        whole_contexts=True,
-        problem=pool_problem,
-        unreal=lambda case: "" if case.params["paged"] else needs_wide_pool(case),
-        cases=_cases,
-        boundaries=_boundaries,
-        from_batch=_steps,
-        faults=faults_of(reference, _prepare)
-        | {
-            "rows behind the pool": _values("req_pool_indices", lambda rows: rows + 2**20),
-            "offsets that fall": _values("kv_indptr", lambda offsets: -offsets),
-            "offsets of other lengths": _values("kv_indptr", lambda offsets: 2 * offsets),
-            "positions behind the row": Fault(
-                "kv_start_idx",
-                lambda _, lengths: lengths + 2**20,
-                "page_kernel_lens",
-                applies=_has_tokens,
-                cpu_only=True,
-                given=("page_kernel_lens",),
-            ),
-            "short buffer": _values("kv_indices", lambda indices: indices[:0]),
-        },
-    ),
-    call=FunctionCall(prepare=_prepare, outputs=_outputs),
-    contract=Contract(
-        relations=Relations(joined={"kv_indices": Joined.ENTRIES}, alone={"spare": 0}),
-        consume=_consumed,
-        diagnose=_diagnose,
-        may_alias=frozenset({"kv_indices"}),
-    ),
+    values={
+        "req_to_token": _table,
+        "page_kernel_lens": lambda values: values.batch.seq_lens - _first(values),
+        "kv_indptr": _offsets,
+        "kv_start_idx": _first,
+        "kv_indices": _buffer,
+        "N": lambda values: len(values["kv_indices"]),
+        "entry_page_size": lambda values: (
+            values.batch.batch.block_size if values.params["paged"] else 1
+        ),
+    },
+    parameters={
+        "paged": one_of(bool, False, True),
+        "start": one_of(Count, 0, 1, 4, 16, 37),
+        "spare": one_of(Few, 0, 3),
+    },
+    examples=_examples,
+    steps=_steps,
+    unreal=lambda case: "" if case.params["paged"] else needs_wide_pool(case),
+    faults={
+        "rows behind the pool": _values("req_pool_indices", lambda rows: rows + 2**20),
+        "offsets that fall": _values("kv_indptr", lambda offsets: -offsets),
+        "offsets of other lengths": _values("kv_indptr", lambda offsets: 2 * offsets),
+        "positions behind the row": Fault(
+            "kv_start_idx",
+            lambda _, lengths: lengths + 2**20,
+            "page_kernel_lens",
+            applies=_has_tokens,
+            cpu_only=True,
+            given=("page_kernel_lens",),
+        ),
+        "short buffer": _values("kv_indices", lambda indices: indices[:0]),
+    },
+    consume=_consumed,
+    diagnose=_diagnose,
+    relations=Relations(joined={"kv_indices": Joined.ENTRIES}, alone={"spare": 0}),
     built_in=BuiltIn(kernels=True),
 )
 
