@@ -38,8 +38,6 @@ def index_of(entries: list[Entry], offers: dict[str, dict[str, str]]) -> Index:
             summary=entry.operation.summary,
             interfaces=entry.engines,
             oracles=_letters(entry),
-            cases=len(entry.boundaries),
-            faults=len(entry.operation.inputs.faults),
             offers={name: words[entry.operation.name] for name, words in offers.items()},
         )
         for entry in entries

@@ -16,10 +16,7 @@ from rich.table import Table
 from attnproof.harness.verbs.screen import Screen
 
 INDEX: Final = Path(__file__).with_name("operations.json")
-_HEADINGS: Final = (
-    *("SPEC", "operation", "what it computes"),
-    *("interfaces", "oracles", "cases", "faults"),
-)
+_HEADINGS: Final = ("SPEC", "operation", "what it computes", "interfaces", "oracles")
 _PIPED_COLUMNS: Final = 260
 """Width of the table without a terminal: no name is broken over two lines."""
 
@@ -35,9 +32,6 @@ class Row(msgspec.Struct, frozen=True):
     """Engines that have the operation."""
     oracles: str
     """Letters of the oracles that apply."""
-    cases: int
-    """Number of boundary cases."""
-    faults: int
     offers: dict[str, str]
     """Kind of implementation that each candidate offers, such as "kernels", by its name."""
 
@@ -85,12 +79,12 @@ def _operations(rows: list[Row]) -> Table:
     for row in rows:
         table.add_row(
             *(row.section, row.name, row.summary, row.interfaces, row.oracles),
-            *(str(row.cases), str(row.faults), *row.offers.values()),
+            *row.offers.values(),
         )
     table.caption = (
         "interfaces: engines that have the operation; oracles: letters of the oracles that "
-        "apply, see below; cases: boundary cases, which always run; faults: ways to malform an "
-        "input; shared: one implementation for both packages; host only: no kernel to verify."
+        "apply, see below; shared: one implementation for both packages; host only: no kernel "
+        "to verify."
     )
     table.caption_justify = "left"
     return table
