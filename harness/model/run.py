@@ -51,14 +51,16 @@ class Cause(StrEnum):
     """A recording has a value that cannot be read."""
     INVALID_CASE = auto()
     """The harness failed on a case."""
+    REFERENCE_FAILED = auto()
+    """The reference raised an error that it does not document."""
     TASK_DIED = auto()
     """A process of the harness ended."""
     MACHINE = auto()
     """The machine failed, such as a full disk."""
 
 
-FAULTS = (Cause.INVALID_CASE, Cause.TASK_DIED, Cause.MACHINE)
-"""Causes that are no result of a candidate: the harness or the machine failed."""
+FAULTS = (Cause.INVALID_CASE, Cause.REFERENCE_FAILED, Cause.TASK_DIED, Cause.MACHINE)
+"""Causes that are no result of a candidate: the harness, a reference or the machine failed."""
 EXPECTED = (Cause.HOST_ONLY, Cause.CHECKS_OFF)
 """Causes for which a candidate of ours is not judged on an operation that it has."""
 

@@ -103,11 +103,14 @@ def _known_counts(deviations: list[DeviationResult]) -> str:
     return text + (f"{many(stale, 'stale deviation')}, " if stale else "")
 
 
+_WHOSE = {Cause.MACHINE: "MACHINE", Cause.REFERENCE_FAILED: "REFERENCE"}
+
+
 def _faults(results: list[OperationResult]) -> Iterator[str]:
     """Yield a line on each fault of the harness or the machine: it is no candidate's."""
     for result in results:
         if result.cause in FAULTS:
-            whose = "MACHINE" if result.cause is Cause.MACHINE else "HARNESS"
+            whose = _WHOSE.get(result.cause, "HARNESS")
             log = "; its traceback is in summary.json" if result.log else ""
             yield (
                 f"FAULT OF THE {whose} {result.name} [{result.candidate}]: {result.reason}; "

@@ -144,7 +144,7 @@ def _replay_on(
         return _judge(worker, case, console, label)
     except InvalidCaseError as error:
         print(escape_lines(error.log), file=sys.stderr)
-        raise InfrastructureError(f"the harness failed on {error}") from None
+        raise InfrastructureError(f"{error.failed} failed on {error}") from None
     finally:
         worker.stop()
 

@@ -165,15 +165,14 @@ def _check_places(
             continue
         if argument.declared.on_cpu:
             check_cpu(name, argument.name, value)
-            continue
-        device = device or value.device
-        check_device(name, argument.name, value, device)
-        if argument.declared.written:
-            for other, tensor in tensors.items():
-                if other != argument.name and overlap(tensor, value):
-                    raise MetadataError(
-                        name, argument.name, f"in the memory of {other}", "memory apart"
-                    )
+        else:
+            device = device or value.device
+            check_device(name, argument.name, value, device)
+        for other, tensor in tensors.items() if argument.declared.written else ():
+            if other != argument.name and overlap(tensor, value):
+                raise MetadataError(
+                    name, argument.name, f"in the memory of {other}", "memory apart"
+                )
 
 
 def _measure_tokens(roles: dict[str, torch.Tensor], sizes: dict[str, int]) -> None:

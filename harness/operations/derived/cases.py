@@ -29,6 +29,7 @@ from attnproof.harness.operations.derived.params import (
 )
 from attnproof.harness.operations.derived.pool import pool_problem
 from attnproof.harness.operations.shared.metadata import BatchFacts
+from attnproof.harness.operations.shared.params import size_problem
 from attnproof.reference.definition.checking import check
 from attnproof.reference.definition.definition import Definition
 from attnproof.reference.definition.roles import Array, Int
@@ -72,8 +73,15 @@ class Cases:
 
     def problem(self, case: Case) -> str:
         """Return why a case cannot be run, "" if it can."""
-        too_large = pool_problem(case) if self.pool else ""
+        too_large = (pool_problem(case) if self.pool else "") or self._too_large(case)
         return too_large or self._own_problem(case) or self._refused(case)
+
+    def _too_large(self, case: Case) -> str:
+        """Return the problem of an array of too many elements, "" without."""
+        sizes = {name: value for name, value in case.params.items() if name.startswith("size_")}
+        if not sizes:
+            return ""
+        return size_problem(" * ".join(sizes), math.prod(max(1, size) for size in sizes.values()))
 
     def _refused(self, case: Case) -> str:
         """Return the condition on several arguments that a case does not meet."""

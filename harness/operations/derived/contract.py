@@ -26,7 +26,9 @@ _JOINED = {
     "request indices": Joined.ROW_INDICES,
     "token starts": Joined.TOKEN_INDICES,
 }
-"""Relation of a whole batch's results to those of its parts, by role; (R,) of others: entries."""
+"""Relation of a whole batch's results to those of its parts, by role.
+
+Of other roles (R,) and (T,) are entries."""
 Judge = Callable[[Call, Outputs], Iterable[Violation]]
 
 
@@ -118,4 +120,5 @@ def _violations(
 def _join(declared: Array) -> Joined | None:
     if declared.role in _JOINED:
         return _JOINED[declared.role]
-    return Joined.ENTRIES if declared.sizes and declared.sizes[0] == ("R", 1, 0) else None
+    per_row_or_token = declared.sizes[:1] in ((("R", 1, 0),), (("T", 1, 0),))
+    return Joined.ENTRIES if per_row_or_token else None

@@ -5,6 +5,7 @@ The reference and the oracles run in this process, which never imports the candi
 
 from __future__ import annotations
 
+import inspect
 import time
 import traceback
 from collections import deque
@@ -91,9 +92,13 @@ class InvalidCaseError(InfrastructureError):
     """The harness could not judge a case."""
 
     def __init__(self, case: Case, reason: str, log: str) -> None:
-        """`log` is the traceback of the harness's fault."""
+        """`log` is the traceback of the fault, which may be one of the reference."""
         super().__init__(f"case {case.id} of {case.operation}: {reason}")
         self.log = log
+        own = inspect.unwrap(getattr(reference, case.operation, type(self)))
+        by_reference = f'"{inspect.getsourcefile(own)}"' in log
+        self.cause = Cause.REFERENCE_FAILED if by_reference else Cause.INVALID_CASE
+        self.failed = "the reference" if by_reference else "the harness"
 
 
 def real_kinds(

@@ -308,3 +308,14 @@ def test_pyproject_toml_names_the_files(attnproof, write, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
     assert [one["name"] for one in summary["operations"]] == ["doubled"]
+
+
+def test_a_reference_that_fails_on_a_later_case_is_named(attnproof, write, tmp_path):
+    body = "assert len(seq_lens) < 200\n    return seq_lens * 2"
+    write(DOUBLED.replace("return seq_lens * 2", body))
+    (tmp_path / "mine.py").write_text("def doubled(seq_lens):\n    return seq_lens * 2\n")
+    options = ("--operations=ops.py", "--examples=5", "--no-vary", "--steps=0", "--out=out")
+    done = attnproof("verify", "--candidate", "mine.py", *options, cwd=tmp_path)
+    assert done.returncode == 5
+    expected = "FAULT OF THE REFERENCE doubled [mine]: the reference failed on case "
+    assert expected in done.stdout + done.stderr
