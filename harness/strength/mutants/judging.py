@@ -71,7 +71,7 @@ def draw(operation: Operation, candidate: Candidate, examples: int, run_seed: in
     drawn: list[Case] = []
     for first in range(0, examples, BATCH):
         batch_seed = zlib.crc32(f"{run_seed}/{first}".encode())
-        drawn += _drawn(operation, faults, min(BATCH, examples - first), batch_seed)
+        drawn += draw_only(operation, faults, min(BATCH, examples - first), batch_seed)
     good = [case for case in drawn if not case.fault]
     more = more_cases(operation, good, examples, run_seed, [], lambda: ())
     # Compiled loops run as Python here, where a large case takes a second.
@@ -84,9 +84,10 @@ def draw(operation: Operation, candidate: Candidate, examples: int, run_seed: in
     return list({case.id: case for case in cases}.values())
 
 
-def _drawn(
+def draw_only(
     operation: Operation, faults: Mapping[str, Fault], examples: int, run_seed: int
 ) -> list[Case]:
+    """Return cases that Hypothesis draws, some malformed by one of the faults."""
     drawn: list[Case] = []
 
     def keep(case: Case) -> None:
