@@ -1,6 +1,6 @@
 """Names to define an operation of one's own with; docs/operations.md teaches them."""
 
-from attnproof.reference.definition.definition import DefinitionError, operation
+from attnproof.reference.definition.definition import DefinitionError, Values, operation
 from attnproof.reference.definition.roles import (
     Array,
     BlockSize,
@@ -46,5 +46,6 @@ __all__ = [
     "SlotPool",
     "Slots",
     "TokenStarts",
+    "Values",
     "operation",
 ]

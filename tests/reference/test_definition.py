@@ -284,17 +284,18 @@ class TestRefusedDefinitions:
         )
 
     @pytest.mark.parametrize(
-        ("hint", "instead"), [(SeqLens, "Array(shape=...)"), (NumReqs, "an int")]
+        ("options", "problem"),
+        [
+            ({"values": {"b": max}}, "values has b, which is no argument or axis: those are N, a"),
+            ({"choices": {"a": (1, 2)}}, "a of choices is an argument"),
+            ({"choices": {"b": ()}}, "b of choices has no value"),
+        ],
     )
-    def test_a_class_that_needs_a_batch(self, hint, instead):
-        class Buffer:
-            """Keep lengths."""
+    def test_values_of_what_no_call_has(self, options, problem):
+        def total(a: Annotated[Tensor, Array(shape=("N",))]) -> int:
+            """Return the total."""
 
-            def add(self, a: hint) -> None: ...
-
-        assert refused(Buffer) == (
-            f"Buffer.add: a follows from a batch, and a class has none: declare {instead}"
-        )
+        assert refused(total, **options) == f"total: {problem}"
 
 
 def of_batch(

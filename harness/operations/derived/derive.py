@@ -19,8 +19,8 @@ from attnproof.harness.operations.derived.cases import Cases, Example
 from attnproof.harness.operations.derived.contract import Judge, contract_of
 from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.derived.params import (
-    Form,
     Parameter,
+    form_of,
     one_of,
     params_type,
     why_unreal_layout,
@@ -62,10 +62,10 @@ def derive(
     `problem` of a case that cannot be run and why one is `unreal`; `outputs` of a result;
     `invariants`, and further fields of the `Contract`.
     """
-    _check_objects(definition, values or {})
+    _check_objects(definition, {**definition.values, **(values or {})})
     if definition.methods:
         return class_operation(definition, OWN)
-    form = Form(definition, values or {}, parameters or {})
+    form = form_of(definition, values, parameters)
     cases = Cases(form, batches, examples, steps, problem)
 
     def why_unreal(case: Case) -> str:

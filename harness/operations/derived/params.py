@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import torch
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from attnproof.harness.model.case import Case, Count
+from attnproof.harness.cases.batches.real import real_batch
+from attnproof.harness.cases.batches.strategies import batches, make_batch
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.operations.shared.params import Few, Params
 from attnproof.reference.definition.definition import Argument, Definition
 from attnproof.reference.definition.roles import (
@@ -34,8 +36,8 @@ _SEEDS = (1, 0, 2)
 _LONGEST = 8
 """Numbers drawn of an array, which they fill in turn."""
 _FLOATS = (1.0, 0.0, -1.5, 0.1, -0.001, 300.0, 7.25)
-ORDER, SPARE, LAYOUT = "order", "spare", "layout"
-_TAKEN = frozenset({ORDER, SPARE, LAYOUT, "do", "steps"})
+ORDER, SPARE, LAYOUT, BATCH = "order", "spare", "layout", "batch"
+_TAKEN = frozenset({ORDER, SPARE, LAYOUT, BATCH, "do", "steps"})
 """Names of parameters that are no argument."""
 
 
@@ -89,6 +91,24 @@ class Form:
     """Parameters that `values` read."""
 
 
+def form_of(
+    definition: Definition,
+    values: Mapping[str, Callable[[Any], Any]] | None = None,
+    parameters: Mapping[str, Parameter] | None = None,
+) -> Form:
+    """Return the form of a definition, with further values and parameters."""
+    axes = set(free_axes(definition))
+    names = axes | {one.name for one in definition.arguments}
+    own = {name: of for name, of in definition.values.items() if name in names}
+    chosen = {name: _choice(values) for name, values in definition.choices.items()}
+    return Form(definition, {**own, **(values or {})}, {**chosen, **(parameters or {})})
+
+
+def _choice(values: tuple[Any, ...]) -> Parameter:
+    kind = type(values[0])
+    return one_of(kind if kind in (bool, float) else Literal[values], *values)
+
+
 def one_of(kind: Any, *values: Any) -> Parameter:
     """Return a parameter with one of the values, the usual one first."""
     return Parameter(kind, values, st.sampled_from(values))
@@ -105,22 +125,27 @@ def parameters_of(form: Form, *, method: bool = False) -> dict[str, Parameter]:
     """Return the parameters of a function's cases, or those of a step of a class."""
     definition, found = form.definition, dict[str, Parameter]()
     shapes = _names_in_shapes(definition)
-    drawn = [one for one in definition.arguments if one.name not in form.values]
+    free = [one for one in definition.arguments if one.name not in form.values]
     for argument in definition.arguments:
         if argument.optional or (
             isinstance(argument.declared, Array) and argument.declared.or_empty
         ):
             found[f"with_{argument.name}"] = _flag(True)
-        if argument in drawn:
+        if argument in free:
             found |= dict(_of_argument(argument, is_size=argument.name in shapes))
     for axis in free_axes(definition):
         if axis not in form.values:
             found[f"size_{axis}"] = _sized(0)
     found |= form.parameters
-    if any(isinstance(a.declared, Array) and a.declared.distinct for a in drawn):
+    if any(isinstance(a.declared, Array) and a.declared.distinct for a in free):
         found[ORDER] = Parameter(Count, _SEEDS, st.integers(0, 2**16))
-    if any(isinstance(a.declared, Array) and a.declared.longer for a in drawn):
+    if any(isinstance(a.declared, Array) and a.declared.longer for a in free):
         found[SPARE] = Parameter(Few, (0, 3), st.sampled_from((0, 3)))
+    if definition.has_own_batch and (method or definition.methods):
+        plain_batch = msgspec.to_builtins(make_batch([1, 2, 3], [4, 0, 1], 4))
+        # A row without a token in one step would make the whole case one of no engine.
+        drawn_batch = batches().map(real_batch).map(msgspec.to_builtins)
+        found[BATCH] = Parameter(Batch, (plain_batch,), drawn_batch)
     if not method:
         plain = tuple(msgspec.to_builtins(one) for one in LAYOUTS)
         found[LAYOUT] = Parameter(Layout, plain, st.sampled_from(plain))
@@ -148,7 +173,7 @@ def free_axes(definition: Definition) -> list[str]:
         if isinstance(argument.declared, Array)
         for size in argument.declared.sizes
     )
-    known = {"", *said, *(CUT_AXES if definition.has_batch else ())}
+    known = {"", *said, *(CUT_AXES if definition.has_own_batch else ())}
     if has_pool(definition):
         known |= set(POOL_AXES)
     return [axis for axis in dict.fromkeys(named) if axis not in known]

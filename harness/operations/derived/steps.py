@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 import torch
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from attnproof.harness.cases.batches.consistency import batch_problem
+from attnproof.harness.cases.batches.real import real_batch
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena
 from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
 from attnproof.harness.model.call_kinds import ClassCall
@@ -19,9 +22,12 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Contract, Inputs, Operation
 from attnproof.harness.model.place import of_steps
 from attnproof.harness.operations.derived.arguments import Values, diagnose_float, placement
+from attnproof.harness.operations.derived.cases import usual_batches
 from attnproof.harness.operations.derived.params import (
+    BATCH,
     Form,
     Layout,
+    form_of,
     layout_of,
     parameters_of,
     usual,
@@ -52,9 +58,11 @@ class _Class:
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
-        self.opened = parameters_of(Form(definition))
+        self.form = form_of(definition)
+        self.opened = parameters_of(self.form)
         self.methods = {one.name: one for one in definition.methods}
-        self.steps = {n: parameters_of(Form(m), method=True) for n, m in self.methods.items()}
+        self.forms = {name: form_of(one) for name, one in self.methods.items()}
+        self.steps = {n: parameters_of(form, method=True) for n, form in self.forms.items()}
 
     def case(self, params: dict[str, Any], steps: list[Step]) -> Case | None:
         """Return a case with the steps that the reference accepts, None if it accepts nothing."""
@@ -65,7 +73,11 @@ class _Class:
         return Case(case.operation, None, {**params, _STEPS: accepted})
 
     def problem(self, case: Case) -> str:
-        """Return what the reference refuses of a case, "" if nothing."""
+        """Return why the case cannot be run, or what the reference refuses, "" if nothing."""
+        for params in (case.params, *case.params[_STEPS]):
+            problem = batch_problem(batch) if (batch := batch_in(params)) else ""
+            if problem:
+                return problem
         accepted = self._accepted(case)
         if accepted is None:
             return "the reference refuses the arguments of its instantiation"
@@ -107,22 +119,35 @@ class _Class:
         rounds = [self.usual_step(name) for _ in range(_ROUNDS) for name in self.methods]
         yield "every method in turn", self.case(plain, rounds)
         yield "no step", self.case(plain, [])
+        if any(BATCH in one for one in self.steps.values()):
+            named = [(name, _encoded(batch)) for name, batch in usual_batches()]
+            for name, batch in named:
+                yield f"{name}, in every method", self.case(plain, self.round_of(batch) * 2)
+            # A row without a token in one step would make the whole case one of no engine.
+            real = [_encoded(real_batch(batch)) for _, batch in usual_batches()]
+            many = [step for batch in real for step in self.round_of(batch)]
+            yield "one batch after the other", self.case(plain, many)
         for name, one in self.opened.items():
             for value in one.values[1:]:
                 yield f"{name} {value}", self.case({**plain, name: value}, rounds)
         for method, parameters in self.steps.items():
             for name, one in parameters.items():
-                for value in one.values[1:]:
+                for value in one.values[1:] if name != BATCH else ():
                     step = self.usual_step(method, **{name: value})
                     yield f"{method} with {name} {value}", self.case(plain, [step, *rounds, step])
+
+    def round_of(self, batch: Any) -> list[Step]:
+        """Return a step of every method, with the batch where it has one."""
+        changes = {name: {BATCH: batch} if BATCH in one else {} for name, one in self.steps.items()}
+        return [self.usual_step(name, **changed) for name, changed in changes.items()]
 
     def prepare(self, case: Case, pattern: int, device: str) -> Call:
         """Return the arguments of the instantiation, and those of the steps."""
         layout = layout_of(case)
-        parts = [("", self._values(self.definition, case.params, layout, pattern))]
+        parts = [("", _values(self.form, case.params, layout, pattern))]
         for index, step in enumerate(case.params[_STEPS]):
-            method = self.methods[step[_DO]]
-            parts.append((f"[{index}].", self._values(method, step, layout, pattern)))
+            form = self.forms[step[_DO]]
+            parts.append((f"[{index}].", _values(form, step, layout, pattern)))
         pieces, written = [], set()
         for prefix, values in parts:
             for argument, array in values.arrays():
@@ -135,11 +160,6 @@ class _Class:
         names = (step[_DO] for step in case.params[_STEPS])
         facts = _StepFacts(steps=tuple((n, *one) for n, one in zip(names, steps, strict=True)))
         return Call(args, kwargs, arena=arena, written=frozenset(written), facts=facts)
-
-    def _values(
-        self, part: Definition, params: dict[str, Any], layout: Layout, pattern: int
-    ) -> Values:
-        return Values(Form(part), None, params, layout, pattern)
 
     def use(self, offered: Any, call: Call) -> list[dict[str, Any]]:
         """Instantiate the class and call its methods; return results and state after each one."""
@@ -167,6 +187,31 @@ class _Class:
         return {name: _kept(getattr(live, name, MISSING)) for name in self.definition.state}
 
 
+_encoded = msgspec.to_builtins
+"""Return a batch as the parameter of a step."""
+
+
+def _values(form: Form, params: dict[str, Any], layout: Layout, pattern: int) -> Values:
+    return Values(form, batch_in(params), params, layout, pattern)
+
+
+def with_real_batches(case: Case) -> Case:
+    """Return the case with a batch of an engine in each step, itself if there are none."""
+    steps = case.params.get(_STEPS)
+    if not isinstance(steps, list) or not any(BATCH in step for step in steps):
+        return case
+    real = [
+        step if (batch := batch_in(step)) is None else step | {BATCH: _encoded(real_batch(batch))}
+        for step in steps
+    ]
+    return msgspec.structs.replace(case, params={**case.params, _STEPS: real})
+
+
+def batch_in(params: dict[str, Any]) -> Batch | None:
+    """Return the batch of a step, None if its method has none."""
+    return msgspec.convert(params[BATCH], Batch) if BATCH in params else None
+
+
 def _kept(value: Any) -> Any:
     """Return a copy: a later step may write the object."""
     if isinstance(value, torch.Tensor):
@@ -190,7 +235,8 @@ def _cases(draw: st.DrawFn, defined: _Class) -> Case:
 
 def _from_batch(defined: _Class, batch: Batch) -> Iterator[Case]:
     rounds = [defined.usual_step(name) for name in defined.methods]
-    case = defined.case(usual(defined.opened), rounds * (1 + batch.num_requests % 8))
+    steps = rounds * (1 + batch.num_requests % 8) + defined.round_of(_encoded(batch))
+    case = defined.case(usual(defined.opened), steps)
     if case is not None:
         yield case
 
@@ -203,6 +249,11 @@ def _fields(method: Definition) -> Iterator[tuple[str, Array]]:
     for argument in method.arguments:
         if isinstance(argument.declared, Array) and argument.declared.written:
             yield argument.name, argument.declared
+
+
+def _why_unreal(case: Case) -> str:
+    batches = filter(None, map(batch_in, (case.params, *case.params[_STEPS])))
+    return why_unreal_layout(case) or next((one.unreal for one in batches if one.unreal), "")
 
 
 def _outputs(_call: Call, result: Any) -> Outputs:
@@ -220,7 +271,7 @@ def class_operation(definition: Definition, section: str) -> Operation:
         summary=definition.summary,
         inputs=Inputs(
             params=sequence_params(kinds, others),
-            unreal=why_unreal_layout,
+            unreal=_why_unreal,
             problem=defined.problem,
             has_batch=False,
             cases=lambda: _cases(defined),

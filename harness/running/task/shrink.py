@@ -211,10 +211,19 @@ def _simpler_values(value: Any) -> Iterator[Any]:
         yield from _smaller(value)
     elif isinstance(value, dict):
         for name, item in value.items():
-            for simple in _simpler_values(item):
+            for simple in _simpler_items(name, item):
                 yield value | {name: simple}
     elif isinstance(value, list):
         yield from _shorter(value)
         for index, item in enumerate(value):
             for simple in _simpler_values(item):
                 yield [*value[:index], simple, *value[index + 1 :]]
+
+
+def _simpler_items(name: str, value: Any) -> Iterator[Any]:
+    """Yield simpler values of a field: the batch of a step as one."""
+    if name != "batch" or not isinstance(value, dict):
+        yield from _simpler_values(value)
+        return
+    for batch in _simpler_batches(msgspec.convert(value, Batch)):
+        yield msgspec.to_builtins(batch)

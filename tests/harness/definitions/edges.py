@@ -1,7 +1,9 @@
 """Operations at the edges of what declarations say: narrow dtypes, scalars, names of parameters."""
 
+from itertools import pairwise
 from typing import Annotated
 
+import numpy as np
 import torch
 
 from attnproof.define import (
@@ -121,3 +123,54 @@ class Parameters:
 def less_the_first(seq_lens: SeqLens) -> Annotated[T, Array(shape=("R",))]:
     """Return the lengths less the first one, which is another row."""
     return seq_lens - seq_lens[:1] if len(seq_lens) else seq_lens.clone()
+
+
+Pages = Annotated[T, Array(shape=("E",))]
+
+
+@operation(
+    values={
+        "lengths": lambda v: np.minimum(v.batch.seq_lens, v.params["most"]),
+        "indptr": lambda v: np.append(0, np.cumsum(v["lengths"])),
+        "E": lambda v: int(v["indptr"][-1]) + v.params["spare"],
+        "pages": lambda v: np.arange(v.sizes["E"]) % 7,
+        "scale": lambda v: v.params["factor"] if v.sizes["R"] else None,
+    },
+    choices={"most": (4, 0, 1), "factor": (3, 7), "spare": (0, 2)},
+)
+def page_sums(
+    seq_lens: SeqLens,
+    lengths: Annotated[T, Array(shape=("R",))],
+    indptr: Annotated[T, Array(shape=("R+1",))],
+    pages: Pages,
+    scale: int | None = None,
+) -> Annotated[T, Array(shape=("R",))]:
+    """Return the sum of each row's pages."""
+    ends = indptr.tolist()
+    assert ends == [0, *np.cumsum(lengths.tolist())], "offsets of other lengths"
+    assert ends[-1] <= len(pages)
+    sums = [int(pages[a:b].sum()) * (scale or 1) for a, b in pairwise(ends)]
+    return torch.tensor(sums, dtype=torch.int64)
+
+
+@operation(state=("rows",))
+class Slots2D:
+    """Keep the last block table of each step's batch."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size, self.rows = block_size, 0
+        self.table = torch.zeros((0, 0), dtype=torch.int64)
+
+    def commit(self, block_table: BlockTable, seq_lens: SeqLens) -> None:
+        """Copy the live blocks."""
+        self.rows = len(seq_lens)
+        self.table = block_table.clone().long()
+
+    def first(self, row: int) -> int:
+        """Return the row's first block, -1 without one."""
+        inside = row < self.rows and self.table.shape[1] > 0
+        return int(self.table[row, 0]) if inside else -1
+
+    def tokens(self, query_start_loc: Offsets) -> int:
+        """Return the tokens of a batch and the rows of the last one."""
+        return int(query_start_loc[-1]) + self.rows

@@ -37,6 +37,8 @@ EDGES = (
     "padded_to",
     "Parameters",
     "less_the_first",
+    "page_sums",
+    "Slots2D",
 )
 
 
@@ -185,7 +187,18 @@ def test_a_mistake_that_the_reference_shares_is_found_by_the_parts_of_a_batch(ex
     assert any("does not follow from the batch's parts" in one for one in wrong_results(outcome))
 
 
-@pytest.mark.parametrize("name", ["pool", "padded_to", "mirrored"])
+def test_values_follow_from_others():
+    calls = [
+        ALL["page_sums"].call.prepare(case, 1, "cpu") for case in boundaries("page_sums").values()
+    ]
+    for call in calls:
+        assert call["indptr"].tolist() == [0, *call["lengths"].cumsum(0).tolist()]
+    assert {int(call["lengths"].max()) for call in calls if len(call["lengths"])} >= {0, 1, 4}
+    assert {call["scale"] for call in calls} == {None, 3, 7}
+    assert {len(call["pages"]) - int(call["indptr"][-1]) for call in calls} == {0, 2}
+
+
+@pytest.mark.parametrize("name", ["pool", "padded_to", "mirrored", "page_sums", "Slots2D"])
 def test_the_reference_agrees_with_itself_at_the_edges(examine_candidate, name):
     outcome = examine_candidate("attnproof.reference", name, examples=10)
     assert [one.message for one in outcome.findings] == []

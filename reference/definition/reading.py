@@ -1,0 +1,316 @@
+"""Definitions read from the signatures of functions, and what a definition must keep to."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import UnionType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import torch
+
+from .model import Argument, Definition, DefinitionError, Result, Values
+from .roles import (
+    BY_VALUES,
+    CUT_AXES,
+    Amount,
+    Array,
+    Declaration,
+    Flag,
+    Int,
+    Object,
+    Role,
+    size_of,
+)
+
+_PLAIN: dict[Any, Declaration] = {int: Int(), bool: Flag()}
+"""Declarations of arguments without one."""
+_DTYPES_OF: dict[str, tuple[torch.dtype, ...]] = {
+    "flags": (torch.bool,),
+    "data": (torch.float16, torch.bfloat16, torch.float32, torch.float64),
+}
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+"""Dtypes of the other roles."""
+_UNDECLARED = object()
+"""Annotation of a result without one."""
+
+
+@dataclass(frozen=True)
+class Added:
+    """What the decorator adds to signatures; see `definition.operation`."""
+
+    requires: tuple[Callable[..., Any], ...] = ()
+    values: Mapping[str, Callable[[Values], Any]] = field(default_factory=dict)
+    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
+def read_signature(
+    function: Any,
+    name: str,
+    named: str,
+    added: Added,
+    *,
+    results: tuple[str, ...] = (),
+    independent: bool = False,
+    bound: bool = False,
+) -> Definition:
+    """Return the definition in a signature; raise DefinitionError."""
+    place = place_of(function)
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except Exception as error:  # a name that is not imported
+        raise DefinitionError(
+            f"{place}: {named}: its annotations cannot be read: {error}"
+        ) from None
+    parameters = [*inspect.signature(function).parameters.values()][int(bound) :]
+    arguments = tuple(
+        _argument(one, hints.get(one.name), f"{place}: {named}") for one in parameters
+    )
+    names = {one.name for one in arguments}
+    used = tuple(one for one in added.requires if _parameters(one) <= names)
+    definition = Definition(
+        name,
+        "" if bound else summary_of(function, place),
+        place,
+        function,
+        arguments,
+        _results(
+            hints.get("return", None if name == "__init__" else _UNDECLARED),
+            results,
+            f"{place}: {named}",
+        ),
+        used,
+        independent,
+        values=added.values,
+        choices=added.choices,
+    )
+    _check_axes(definition, f"{place}: {named}")
+    written = {a.name for a in arguments if isinstance(a.declared, Array) and a.declared.written}
+    for result in definition.results:
+        if result.name in written:
+            raise DefinitionError(
+                f"{place}: {named}: {result.name} is an argument that is written: name the result "
+                "otherwise with @operation(results=(...,))"
+            )
+    return definition
+
+
+def _parameters(condition: Callable[..., Any]) -> set[str]:
+    return {*inspect.signature(condition).parameters} - {"operation"}
+
+
+def check_added(place: str, added: Added, parts: tuple[Definition, ...]) -> None:
+    """Raise DefinitionError for a condition or a value of what no call has."""
+    arguments = [one for part in parts for one in part.arguments]
+    names = {one.name for one in arguments}
+    arrays = [one.declared for one in arguments if isinstance(one.declared, Array)]
+    axes = {size.axis for one in arrays for size in one.sizes} - {"", *CUT_AXES}
+    for name in added.values:
+        if name not in names | axes:
+            listed = ", ".join(sorted(names | axes))
+            raise DefinitionError(
+                f"{place}: values has {name}, which is no argument or axis: those are {listed}"
+            )
+    for name, values in added.choices.items():
+        if name in names or not values:
+            problem = "is an argument" if name in names else "has no value"
+            raise DefinitionError(f"{place}: {name} of choices {problem}")
+    for condition in added.requires:
+        if not any(condition in part.requires for part in parts):
+            wrong = sorted(_parameters(condition) - names) or sorted(_parameters(condition))
+            raise DefinitionError(
+                f"{place}: the condition {condition.__name__} reads {', '.join(wrong)}, which "
+                f"{'is no argument' if len(wrong) == 1 else 'no call has together'}: the "
+                f"arguments are {', '.join(sorted(names))}"
+            )
+
+
+def _argument(parameter: inspect.Parameter, hint: Any, place: str) -> Argument:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        raise DefinitionError(f"{place}: *{parameter.name} declares no arguments: name each one")
+    optional, hint = _without_none(hint)
+    declared = _declared(hint)
+    if declared is None:
+        raise DefinitionError(
+            f"{place}: {parameter.name} has no declaration: write an alias such as SeqLens, or "
+            f"Annotated[torch.Tensor, Array(...)], int or bool"
+        )
+    _check_default(declared, parameter, place)
+    return Argument(
+        parameter.name,
+        declared,
+        optional,
+        parameter.kind is parameter.KEYWORD_ONLY,
+        parameter.default,
+    )
+
+
+def _check_default(declared: Declaration, parameter: inspect.Parameter, place: str) -> None:
+    """Raise DefinitionError for a default that the declaration does not allow."""
+    default = parameter.default
+    if not isinstance(declared, Int) or type(default) is not int:
+        return
+    for bound, is_wrong, words in (
+        (declared.least, int.__lt__, "below its least value"),
+        (declared.below, int.__ge__, "not below"),
+    ):
+        if isinstance(bound, int) and is_wrong(default, bound):
+            raise DefinitionError(
+                f"{place}: {parameter.name} has the default {default}, which is {words} {bound}: "
+                f"declare Annotated[int, Int(least=..., below=...)]"
+            )
+
+
+def _without_none(hint: Any) -> tuple[bool, Any]:
+    """Return True and X for `X | None`, else False and the hint."""
+    parts = get_args(hint)
+    if type(None) in parts and get_origin(hint) is not Annotated:
+        left = [part for part in parts if part is not type(None)]
+        return True, left[0] if len(left) == 1 else hint
+    return False, hint
+
+
+def _declared(hint: Any) -> Declaration | None:
+    if get_origin(hint) is Annotated:
+        found = [one for one in hint.__metadata__ if isinstance(one, Declaration)]
+        if found and found[-1] == Object():
+            plain = get_args(hint)[0]
+            kinds = get_args(plain) if isinstance(plain, UnionType) else (plain,)
+            return Object(tuple(get_origin(kind) or kind for kind in kinds))
+        return found[-1] if found else None
+    return _PLAIN.get(hint)
+
+
+def _results(hint: Any, names: tuple[str, ...], place: str) -> tuple[Result, ...]:
+    if hint is None or hint is type(None):
+        return ()
+    parts = get_args(hint) if get_origin(hint) is tuple else (hint,)
+    if parts == (hint,):
+        names = names or ("result",)
+    names = names or tuple(f"result[{index}]" for index in range(len(parts)))
+    if len(names) != len(parts):
+        raise DefinitionError(f"{place}: {len(names)} names of results, {len(parts)} are returned")
+    if len(set(names)) < len(names):
+        raise DefinitionError(f"{place}: two results have one name: {', '.join(names)}")
+    return tuple(_result(name, part, place) for name, part in zip(names, parts, strict=True))
+
+
+def _result(name: str, hint: Any, place: str) -> Result:
+    optional, hint = _without_none(hint)
+    declared = _declared(hint)
+    if isinstance(declared, Array):
+        return Result(name, declared, optional=optional)
+    kind = {Int: int, Flag: bool, Object: object}.get(type(declared), hint)
+    if kind not in (int, bool, float, str, object):
+        raise DefinitionError(
+            f"{place}: {name} has no declaration: annotate what is returned, None for nothing"
+        )
+    return Result(name, Array(), kind, optional)
+
+
+def _check_axes(definition: Definition, place: str) -> None:
+    """Raise DefinitionError for a size that nothing determines, or that two arguments say."""
+    known = set(CUT_AXES if definition.has_batch else ())
+    said, roles = dict[str, str](), dict[str, str]()
+    for argument in definition.arguments:
+        declared, where = argument.declared, f"{place}: {argument.name}"
+        _check_meaning(declared, where)
+        if isinstance(declared, Int) and declared.axis:
+            if declared.axis in said:
+                raise DefinitionError(
+                    f"{place}: axis {declared.axis} is the value of both {said[declared.axis]} "
+                    f"and {argument.name}: give one of them another axis"
+                )
+            said[declared.axis] = argument.name
+        if isinstance(declared, Int):
+            known.add(argument.name)
+        if isinstance(declared, Array):
+            _check_sizes(declared, where)
+            _check_role(argument.name, declared, roles, place)
+            known |= {size.axis for size in declared.sizes if not declared.longer}
+    known |= said.keys()
+    for argument in definition.arguments:
+        for limit in _bounds(argument.declared):
+            _check_known(f"{place}: {argument.name}", limit.axis, known)
+        for size in argument.declared.sizes if isinstance(argument.declared, Array) else ():
+            _check_known(f"{place}: {argument.name}", size.axis, known - {BY_VALUES})
+    for result in definition.results:
+        _check_meaning(result.declared, f"{place}: {result.name}")
+        _check_sizes(result.declared, f"{place}: {result.name}")
+        for size in result.declared.sizes:
+            _check_known(f"{place}: {result.name}", size.axis, {*known, BY_VALUES})
+
+
+def _check_meaning(declared: Declaration, place: str) -> None:
+    """Raise DefinitionError for a role or an amount that there is not."""
+    if isinstance(declared, (Flag, Object)):
+        return
+    is_array = isinstance(declared, Array)
+    known = get_args(Role if is_array else Amount)
+    meaning = declared.role if isinstance(declared, Array) else declared.amount
+    if meaning not in known:
+        kind = "role" if is_array else "meaning of an integer"
+        raise DefinitionError(f"{place}: {meaning!r} is no {kind}: {', '.join(known)}")
+
+
+def _check_role(name: str, declared: Array, roles: dict[str, str], place: str) -> None:
+    """Raise DefinitionError for a second name of the same values of a batch; add the first."""
+    if not declared.follows_batch or declared.on_cpu:
+        return
+    if declared.role in roles:
+        raise DefinitionError(
+            f"{place}: {roles[declared.role]} and {name} are both the {declared.role} of the "
+            "batch: declare one of them as numbers, or on_cpu as a mirror of the other"
+        )
+    roles[declared.role] = name
+
+
+def _check_known(place: str, axis: str, known: set[str]) -> None:
+    if axis and axis not in known:
+        listed = ", ".join(sorted(known - {"", BY_VALUES}))
+        raise DefinitionError(
+            f"{place}: nothing determines the size {axis}: name it in the shape of an argument, or "
+            f"declare an integer Int('axis', axis={axis!r}); known: {listed}; a result may have '?'"
+        )
+
+
+def _bounds(declared: Declaration) -> Iterator[Any]:
+    for bound in (declared.least, declared.below):
+        if bound is not None:
+            yield size_of(bound)
+
+
+def _check_sizes(declared: Array, place: str) -> None:
+    try:
+        tuple(declared.sizes), tuple(_bounds(declared))
+    except ValueError as error:
+        raise DefinitionError(f"{place}: {error}") from None
+    allowed = _DTYPES_OF.get(declared.role, _INTEGERS)
+    for dtype in declared.dtypes:
+        if dtype not in allowed:
+            listed = ", ".join(str(one).removeprefix("torch.") for one in allowed)
+            raise DefinitionError(
+                f"{place}: an array of {declared.role} is not of {dtype}: it may be {listed}"
+            )
+    if declared.tolerance and declared.role != "data":
+        raise DefinitionError(f"{place}: a tolerance is for data; integers are compared exactly")
+
+
+def place_of(target: Any) -> str:
+    """Return file and line of a function or class."""
+    code = getattr(inspect.unwrap(target), "__code__", None)
+    if code is not None:
+        return f"{code.co_filename}:{code.co_firstlineno}"
+    try:
+        return f"{inspect.getsourcefile(target)}:{inspect.getsourcelines(target)[1]}"
+    except (OSError, TypeError):
+        return str(target.__module__)
+
+
+def summary_of(target: Any, place: str) -> str:
+    """Return the first sentence of the docstring (DefinitionError)."""
+    text = inspect.getdoc(target)
+    if not text:
+        raise DefinitionError(f"{place}: {target.__name__} has no docstring: say what it computes")
+    return " ".join(text.split("\n\n")[0].split()).rstrip(".")
