@@ -21,6 +21,7 @@ from attnproof.harness.operations.derived.params import (
     LAYOUT,
     Form,
     constant_limits,
+    free_axes,
     has_pool,
     key_of,
     layout_of,
@@ -38,6 +39,8 @@ from attnproof.reference.interface import MetadataError
 _MOST_TRIED = 400
 """Pairs of values that are tried in search of usual arguments that meet the conditions."""
 _MOST_TURN = 2**20
+_MOST_ENTRIES = 2**17
+"""Largest axis that follows from other values: the reference takes as many steps."""
 Example = tuple[str, Batch | None, dict[str, Any]]
 """Name, batch and parameters, beside the usual ones, of a case."""
 
@@ -76,12 +79,22 @@ class Cases:
         too_large = (pool_problem(case) if self.pool else "") or self._too_large(case)
         return too_large or self._own_problem(case) or self._refused(case)
 
+    @property
+    def has_entries_by_context(self) -> bool:
+        """True if arrays may have an entry for each token of a context."""
+        return self.pool or any(axis in self.form.values for axis in free_axes(self.definition))
+
     def _too_large(self, case: Case) -> str:
         """Return the problem of an array of too many elements, "" without."""
         sizes = {name: value for name, value in case.params.items() if name.startswith("size_")}
-        if not sizes:
-            return ""
-        return size_problem(" * ".join(sizes), math.prod(max(1, size) for size in sizes.values()))
+        elements = math.prod(max(1, size) for size in sizes.values())
+        problem = size_problem(" * ".join(sizes), elements)
+        if problem or not self.has_entries_by_context:
+            return problem
+        known = Values(self.form, case.batch, case.params, layout_of(case), 0).sizes
+        named = [(known[axis], axis) for axis in free_axes(self.definition) if axis in known]
+        longest, axis = max(named, default=(0, ""))
+        return "" if longest <= _MOST_ENTRIES else f"{axis}: {longest} entries are too many"
 
     def _refused(self, case: Case) -> str:
         """Return the condition on several arguments that a case does not meet."""

@@ -82,7 +82,7 @@ def derive(
             problem=cases.problem,
             has_batch=definition.has_batch,
             any_slots=any_slots,
-            whole_contexts=cases.pool,
+            whole_contexts=cases.has_entries_by_context,
             cases=cases.drawn,
             boundaries=cases.boundaries,
             from_batch=cases.from_batch,
