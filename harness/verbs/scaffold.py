@@ -1,12 +1,13 @@
-"""`attnproof init`: a file that defines an operation, from the signature of a function.
+"""`attnproof init`: a file that defines an operation, from the signature of a function or class.
 
-The function is parsed and not imported, as no process that judges imports a candidate.
+It is parsed and not imported, as no process that judges imports a candidate.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
@@ -51,6 +52,8 @@ _BODY = """\
     #    text above. It gets well-formed arguments only, and changes none but written ones.
     raise NotImplementedError
 """
+_UNWRITTEN = "    raise NotImplementedError\n"
+_Target = ast.FunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True)
@@ -72,13 +75,13 @@ def write_scaffold(options: InitOptions) -> None:
     file, separator, name = options.source.rpartition(":")
     if not separator or not name.isidentifier():
         raise UsageError(f"--from {escape_line(options.source)}: write file.py:function")
-    function = _function(Path(file), name)
+    target = _target(Path(file), name)
     if name in ALL:
         raise UsageError(
             f"{name} is an operation of attnproof already: attnproof verify --candidate "
             f"{escape_line(file)} --ops {name}"
         )
-    text, shown = scaffold(function, file), escape_line(options.path)
+    text, shown = scaffold(target, file), escape_line(options.path)
     try:
         with options.path.open("x", encoding="utf-8") as out:
             out.write(text)
@@ -90,8 +93,8 @@ def write_scaffold(options: InitOptions) -> None:
     say(f"wrote {options.path}: follow its steps 1 to 4, then run\n    {shell_command(command)}")
 
 
-def _function(path: Path, name: str) -> ast.FunctionDef:
-    """Return the function of a file (UsageError)."""
+def _target(path: Path, name: str) -> _Target:
+    """Return the function or class of a file (UsageError)."""
     shown = escape_line(path)
     try:
         tree = ast.parse(read_regular(path).decode())
@@ -100,56 +103,97 @@ def _function(path: Path, name: str) -> ast.FunctionDef:
     except (OSError, ValueError, DamagedError) as error:
         text = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{shown}: {escape_line(text)}") from None
-    functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
-    if name not in functions:
-        listed = ", ".join(sorted(one for one in functions if not one.startswith("_"))) or "none"
-        raise UsageError(f"{shown} has no function {name}; it has {listed}")
-    found = functions[name]
-    for rest in (found.args.vararg, found.args.kwarg):
-        if rest is not None:
-            raise UsageError(
-                f"{shown}:{found.lineno}: *{rest.arg} declares no arguments: name each one"
-            )
-    return found
+    named = {one.name: one for one in tree.body if isinstance(one, _Target)}
+    if name not in named:
+        listed = ", ".join(sorted(one for one in named if not one.startswith("_"))) or "none"
+        raise UsageError(f"{shown} has no function or class {name}; it has {listed}")
+    functions = _functions(named[name])
+    if not functions:
+        raise UsageError(f"{shown}:{named[name].lineno}: {name} has no public method")
+    for function in functions:
+        for rest in (function.args.vararg, function.args.kwarg):
+            if rest is not None:
+                raise UsageError(
+                    f"{shown}:{function.lineno}: *{rest.arg} declares no arguments: name each one"
+                )
+    return named[name]
 
 
-def scaffold(function: ast.FunctionDef, file: str) -> str:
-    """Return the text of a definition of the function."""
+def _functions(target: _Target) -> list[ast.FunctionDef]:
+    """Return the function, or the methods of a class that are its instantiation and its steps."""
+    if isinstance(target, ast.FunctionDef):
+        return [target]
+    methods = [one for one in target.body if isinstance(one, ast.FunctionDef)]
+    return [one for one in methods if one.name == "__init__" or not one.name.startswith("_")]
+
+
+def scaffold(target: _Target, file: str) -> str:
+    """Return the text of a definition of the function or class."""
+    is_class = isinstance(target, ast.ClassDef)
+    functions = _functions(target)
+    parts = [_signature(one, with_steps=one is functions[0]) for one in functions]
+    body = "\n".join(textwrap.indent(one, "    ") for one in parts) if is_class else parts[0]
+    words = set(re.findall(r"\w+", "\n".join(_code_of(one) for one in parts)))
+    names = sorted(words & {"Array", "Int", *_ROLES} | {"operation"})
+    decorator = (
+        "# 1. Name the attributes to compare after each step: state=('num_rows',).\n"
+        "@operation(state=())\n"
+        f"class {target.name}:\n"
+        f'    """{_summary_of(target)}"""\n\n'
+        if is_class
+        else "# 1. Write independent=True if the result of a row does not depend on other rows.\n"
+        "@operation(independent=False)\n"
+    )
+    return (
+        f'"""An operation of {Path(file).name}, to verify candidates against."""\n\n'
+        + "from typing import Annotated\n\n" * ("Annotated" in words)
+        + "import torch\n\n" * ("torch" in words)
+        + f"from attnproof.define import {', '.join(names)}\n\n\n"
+        + decorator
+        + body
+    )
+
+
+def _code_of(text: str) -> str:
+    """Return the lines that are no comment."""
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+
+
+def _summary_of(target: _Target) -> str:
+    summary = (ast.get_docstring(target) or "").split("\n\n")[0].replace('"""', "'''")
+    return " ".join(summary.split()) or "Say in one sentence what it computes."
+
+
+def _signature(function: ast.FunctionDef, *, with_steps: bool) -> str:
+    """Return a function with declarations, perhaps with comments on what is left to write."""
     parameters = list(_parameters(function))
     result = _result(function, parameters)
     star = next((i for i, one in enumerate(parameters) if one.keyword_only), None)
     lines = [str(one) for one in parameters]
     if star is not None:
         lines.insert(star, "    *,\n")
-    words = set(re.findall(r"\w+", " ".join([*(one.hint for one in parameters), result])))
-    names = sorted(words & {"Array", "Int", *_ROLES} | {"operation"})
-    summary = (ast.get_docstring(function) or "").split("\n\n")[0].replace('"""', "'''")
-    summary = " ".join(summary.split()) or "Say in one sentence what it computes."
+    if function.args.args[:1] and function.args.args[0].arg == "self":
+        lines.insert(0, "    self,\n")
+    steps = (
+        "    # 2. Give each Array its shape, such as ('R',) or ('N+1',), and its limits.\n",
+        "    # 3. Declare what is returned; '?' says that the values decide the size.\n",
+    )
+    before, after = steps if with_steps else ("", "")
+    returned = "None" if function.name == "__init__" else result
     return (
-        f'"""An operation of {Path(file).name}, to verify candidates against."""\n\n'
-        + "from typing import Annotated\n\n" * ("Annotated" in words)
-        + "import torch\n\n" * ("torch" in words)
-        + f"from attnproof.define import {', '.join(names)}\n\n\n"
-        + "# 1. Write independent=True if the result of a row does not depend on other rows.\n"
-        + "@operation(independent=False)\n"
-        + f"def {function.name}(\n"
-        + "    # 2. Give each Array its shape, such as ('R',) or ('N+1',), and its limits.\n"
-        + "".join(lines)
-        + "    # 3. Declare what is returned; '?' says that the values decide the size.\n"
-        + f") -> {result}:\n"
-        + f'    """{summary}"""\n'
-        + _BODY
+        f"def {function.name}(\n{before}{''.join(lines)}{after}) -> {returned}:\n"
+        f'    """{_summary_of(function)}"""\n{_BODY if with_steps else _UNWRITTEN}'
     )
 
 
 def _parameters(function: ast.FunctionDef) -> Iterator[_Parameter]:
     given = function.args
-    listed = [(one, False) for one in (*given.posonlyargs, *given.args)]
+    listed = [(one, False) for one in (*given.posonlyargs, *given.args) if one.arg != "self"]
     defaults: list[ast.expr | None] = [None] * (len(listed) - len(given.defaults))
     defaults += [*given.defaults, *given.kw_defaults]
     listed += [(one, True) for one in given.kwonlyargs]
     # A parameter without a default may not follow one that keeps its own.
-    positional = [*zip(listed, defaults, strict=False)][: len(given.posonlyargs) + len(given.args)]
+    positional = [*zip(listed, defaults, strict=False)][: len(listed) - len(given.kwonlyargs)]
     kept = takewhile(lambda one: _is_kept(one[1]), reversed(positional))
     with_default = {one.arg for (one, _), _ in kept} | {one.arg for one in given.kwonlyargs}
     taken: set[str] = set()

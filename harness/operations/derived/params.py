@@ -141,7 +141,8 @@ def parameters_of(form: Form, *, method: bool = False) -> dict[str, Parameter]:
         found[ORDER] = Parameter(Count, _SEEDS, st.integers(0, 2**16))
     if any(isinstance(a.declared, Array) and a.declared.longer for a in free):
         found[SPARE] = Parameter(Few, (0, 3), st.sampled_from((0, 3)))
-    if definition.has_own_batch and (method or definition.methods):
+    of_batch = (one for one in free if one.declared.follows_batch)
+    if any(of_batch) and (method or definition.methods):
         plain_batch = msgspec.to_builtins(make_batch([1, 2, 3], [4, 0, 1], 4))
         # A row without a token in one step would make the whole case one of no engine.
         drawn_batch = batches().map(real_batch).map(msgspec.to_builtins)

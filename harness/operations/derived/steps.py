@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.consistency import batch_problem
 from attnproof.harness.cases.batches.real import real_batch
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena
+from attnproof.harness.cases.variation.rows import with_blocks
 from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
 from attnproof.harness.model.call_kinds import ClassCall
 from attnproof.harness.model.case import Batch, Case
@@ -29,17 +30,19 @@ from attnproof.harness.operations.derived.params import (
     Layout,
     form_of,
     layout_of,
+    one_of,
     parameters_of,
     usual,
     why_unreal_layout,
 )
-from attnproof.harness.operations.shared.params import sequence_params
-from attnproof.reference.definition.definition import Definition
-from attnproof.reference.definition.roles import Array
+from attnproof.harness.operations.shared.params import BlockSize, sequence_params
+from attnproof.reference.definition.definition import Argument, Definition
+from attnproof.reference.definition.roles import Array, Int
 from attnproof.reference.interface import MetadataError
 
 _DO, _STEPS = "do", "steps"
 _MOST_DRAWN = 12
+_BLOCK_SIZES = (4, 1, 16, 3)
 _ROUNDS = 3
 """Times that a boundary calls every method."""
 Step = dict[str, Any]
@@ -58,7 +61,14 @@ class _Class:
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
-        self.form = form_of(definition)
+        sizes = [one.name for one in definition.arguments if _is_block_size(one)]
+        self.block_size = sizes[0] if sizes else ""
+        """Argument with the block size, which all batches have then."""
+        self.form = form_of(
+            definition,
+            {name: partial(_parameter, name) for name in sizes[:1]},
+            {name: one_of(BlockSize, *_BLOCK_SIZES) for name in sizes[:1]},
+        )
         self.opened = parameters_of(self.form)
         self.methods = {one.name: one for one in definition.methods}
         self.forms = {name: form_of(one) for name, one in self.methods.items()}
@@ -75,7 +85,8 @@ class _Class:
     def problem(self, case: Case) -> str:
         """Return why the case cannot be run, or what the reference refuses, "" if nothing."""
         for params in (case.params, *case.params[_STEPS]):
-            problem = batch_problem(batch) if (batch := batch_in(params)) else ""
+            batch = self._batch(case, params)
+            problem = "" if batch is None else batch_problem(batch)
             if problem:
                 return problem
         accepted = self._accepted(case)
@@ -144,10 +155,10 @@ class _Class:
     def prepare(self, case: Case, pattern: int, device: str) -> Call:
         """Return the arguments of the instantiation, and those of the steps."""
         layout = layout_of(case)
-        parts = [("", _values(self.form, case.params, layout, pattern))]
+        parts = [("", self._values(case, self.form, case.params, layout, pattern))]
         for index, step in enumerate(case.params[_STEPS]):
-            form = self.forms[step[_DO]]
-            parts.append((f"[{index}].", _values(form, step, layout, pattern)))
+            values = self._values(case, self.forms[step[_DO]], step, layout, pattern)
+            parts.append((f"[{index}].", values))
         pieces, written = [], set()
         for prefix, values in parts:
             for argument, array in values.arrays():
@@ -160,6 +171,19 @@ class _Class:
         names = (step[_DO] for step in case.params[_STEPS])
         facts = _StepFacts(steps=tuple((n, *one) for n, one in zip(names, steps, strict=True)))
         return Call(args, kwargs, arena=arena, written=frozenset(written), facts=facts)
+
+    def _values(
+        self, case: Case, form: Form, params: dict[str, Any], layout: Layout, pattern: int
+    ) -> Values:
+        return Values(form, self._batch(case, params), params, layout, pattern)
+
+    def _batch(self, case: Case, params: dict[str, Any]) -> Batch | None:
+        """Return the batch of a step, in blocks of the size that the class has."""
+        batch, size = batch_in(params), case.params.get(self.block_size)
+        if batch is None or size in (None, batch.block_size):
+            return batch
+        # None: so many blocks that no memory holds the table.
+        return with_blocks(msgspec.structs.replace(batch, block_size=size)) or batch
 
     def use(self, offered: Any, call: Call) -> list[dict[str, Any]]:
         """Instantiate the class and call its methods; return results and state after each one."""
@@ -187,12 +211,16 @@ class _Class:
         return {name: _kept(getattr(live, name, MISSING)) for name in self.definition.state}
 
 
+def _parameter(name: str, values: Values) -> Any:
+    return values.params[name]
+
+
+def _is_block_size(argument: Argument) -> bool:
+    return isinstance(argument.declared, Int) and argument.declared.amount == "block size"
+
+
 _encoded = msgspec.to_builtins
 """Return a batch as the parameter of a step."""
-
-
-def _values(form: Form, params: dict[str, Any], layout: Layout, pattern: int) -> Values:
-    return Values(form, batch_in(params), params, layout, pattern)
 
 
 def with_real_batches(case: Case) -> Case:

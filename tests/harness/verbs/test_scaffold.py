@@ -112,7 +112,12 @@ def test_the_written_file_is_refused_in_one_line_until_its_body_is_written(attnp
     [
         ("mine.py", "", "--from mine.py: write file.py:function"),
         ("none.py:f", "", "none.py: No such file or directory"),
-        ("mine.py:f", "def g(): ...\ndef _h(): ...", "mine.py has no function f; it has g"),
+        (
+            "mine.py:f",
+            "def g(): ...\ndef _h(): ...",
+            "mine.py has no function or class f; it has g",
+        ),
+        ("mine.py:A", "class A:\n    def _x(self): ...", "mine.py:1: A has no public method"),
         ("mine.py:f", "def f(:", "mine.py:1 cannot be parsed: "),
         ("mine.py:f", "def f(*rest): ...", "mine.py:1: *rest declares no arguments: name each"),
         (
@@ -139,3 +144,26 @@ def test_the_function_is_not_run(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("1 / 0\ndef f(seq_lens): ...", encoding="utf-8")
     write_scaffold(InitOptions(path=tmp_path / "my_ops.py", source="mine.py:f"))
     assert (tmp_path / "my_ops.py").exists()
+
+
+def test_a_class_has_its_instantiation_and_its_public_methods():
+    source = """
+class Buffer:
+    "Keep rows."
+    def __init__(self, capacity=8, block_size=16): ...
+    def commit(self, block_table, *, num_rows): ...
+    def _private(self, anything, *rest): ...
+    def reset(self): ...
+"""
+    (target,) = ast.parse(source).body
+    text = scaffold(target, "mine.py")
+    (written,) = [one for one in ast.parse(text).body if isinstance(one, ast.ClassDef)]
+    methods = {one.name: one for one in written.body if isinstance(one, ast.FunctionDef)}
+    assert list(methods) == ["__init__", "commit", "reset"]
+    assert ast.get_docstring(written) == "Keep rows."
+    assert ast.unparse(methods["__init__"].args) == (
+        "self, capacity: int=8, block_size: BlockSize=16"
+    )
+    assert ast.unparse(methods["commit"].args) == "self, block_table: BlockTable, *, num_rows: int"
+    assert ast.unparse(methods["__init__"].returns) == "None"
+    assert "from attnproof.define import Array, BlockSize, BlockTable, Int, operation" in text
