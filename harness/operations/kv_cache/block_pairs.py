@@ -26,6 +26,8 @@ SMALL = st.integers(1, 5)
 PAIR = st.tuples(st.integers(0, 11), st.integers(0, 11)).map(list)
 LAYOUT = st.integers(0, len(LAYOUTS) - 1)
 GAP = st.sampled_from((0, 0, 1, 8))
+OF_EACH_SIZE = ("float8_e4m3fn", "float16", "float32")
+"""A dtype of each element size: a copy does not tell those of one size apart."""
 _BEYOND = -9
 """Placeholder in a malformed pair for the first block id beyond the cache."""
 
