@@ -30,7 +30,7 @@ def check_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def check(definition: Definition, arguments: Mapping[str, Any]) -> dict[str, int]:
     """Return the sizes of the axes; raise TypeError or MetadataError for other arguments."""
     given = [
-        (one, arguments[one.name])
+        (one, _of_column(one, arguments[one.name]))
         for one in definition.arguments
         if not (one.optional and arguments[one.name] is None)
     ]
@@ -49,11 +49,11 @@ def check(definition: Definition, arguments: Mapping[str, Any]) -> dict[str, int
         if isinstance(one.declared, Array) and not one.declared.written
     }
     _measure_tokens(roles, sizes)
-    for argument, value in given:
+    for argument, value in sorted(given, key=_is_no_offsets):  # the tokens follow from them
         _check_values(name, argument, value, sizes)
-    _check_batch(name, given)
+    _check_batch(name, given, sizes)
     for condition in definition.requires:
-        _check_condition(name, condition, arguments)
+        _check_condition(name, condition, {"sizes": sizes, "operation": name, **arguments})
     return sizes
 
 
@@ -106,7 +106,7 @@ def _check_type(name: str, argument: Argument, value: Any) -> None:
         check_bool(name, argument.name, value)
         return
     if isinstance(declared, Object):
-        if not isinstance(value, declared.kinds):
+        if declared.kinds and not isinstance(value, declared.kinds):
             shown = " or ".join(one.__name__ for one in declared.kinds)
             raise TypeError(f"{name}: {argument.name} is {type(value).__name__}, expected {shown}")
         return
@@ -124,6 +124,18 @@ def _check_type(name: str, argument: Argument, value: Any) -> None:
         raise MetadataError(name, argument.name, f"of dtype {value.dtype}", allowed)
 
 
+def _of_column(argument: Argument, value: Any) -> Any:
+    """Return a column (N, 1) as (N,) where it may be one, any other value itself."""
+    declared = argument.declared
+    if (
+        not isinstance(declared, Array)
+        or not declared.column
+        or not isinstance(value, torch.Tensor)
+    ):
+        return value
+    return value[:, 0] if value.ndim == 2 and value.shape[1] == 1 else value
+
+
 def _check_shapes(name: str, given: list[tuple[Argument, Any]]) -> dict[str, int]:
     """Require sizes that agree; return the size of each axis."""
     sizes: dict[str, int] = {}
@@ -131,11 +143,11 @@ def _check_shapes(name: str, given: list[tuple[Argument, Any]]) -> dict[str, int
         if isinstance(argument.declared, Int):
             sizes |= _size_said(argument.declared, value) | {argument.name: value}
     for argument, value in given:
-        if not isinstance(argument.declared, Array) or argument.declared.longer:
+        declared = argument.declared
+        if not isinstance(declared, Array) or (declared.or_empty and not value.numel()):
             continue
-        if argument.declared.or_empty and not value.numel():
-            continue
-        for size, length in zip(argument.declared.sizes, value.shape, strict=True):
+        both = [*zip(declared.sizes, value.shape, strict=True)]
+        for size, length in both[declared.longer :]:
             _check_size(name, argument.name, size, length, sizes)
     return sizes
 
@@ -158,16 +170,23 @@ def _check_size(name: str, field: str, size: Size, length: int, sizes: dict[str,
 def _check_places(
     name: str, given: list[tuple[Argument, Any]], tensors: dict[str, torch.Tensor]
 ) -> None:
-    """Require one device, and memory of its own for each array that is written."""
+    """Require dtypes, strides, one device, and memory of its own for each written array."""
     device = None
     for argument, value in given:
         if not isinstance(argument.declared, Array):
             continue
+        alike = tensors.get(argument.declared.dtype_of)
+        if alike is not None and value.dtype != alike.dtype:
+            expected = f"{alike.dtype}, as {argument.declared.dtype_of}"
+            raise MetadataError(name, argument.name, f"of dtype {value.dtype}", expected)
         if argument.declared.on_cpu:
             check_cpu(name, argument.name, value)
         else:
             device = device or value.device
             check_device(name, argument.name, value, device)
+        if argument.declared.dense and value.shape[-1] > 1 and value.stride(-1) != 1:
+            strides = f"of strides {value.stride()}"
+            raise MetadataError(name, argument.name, strides, "a dense last dimension")
         for other, tensor in tensors.items() if argument.declared.written else ():
             if other != argument.name and overlap(tensor, value):
                 raise MetadataError(
@@ -175,11 +194,17 @@ def _check_places(
                 )
 
 
+def _is_no_offsets(one: tuple[Argument, Any]) -> bool:
+    declared = one[0].declared
+    return not (isinstance(declared, Array) and declared.role == "query offsets")
+
+
 def _measure_tokens(roles: dict[str, torch.Tensor], sizes: dict[str, int]) -> None:
     """Add the number of query tokens if offsets or lengths on the CPU say it."""
     offsets, lengths = roles.get("query offsets"), roles.get("query lengths")
     if offsets is not None and offsets.is_cpu and offsets.numel():
-        sizes.setdefault("T", int(offsets[-1]))
+        last = min(sizes.get("R", len(offsets)), len(offsets) - 1)
+        sizes.setdefault("T", int(offsets[last]))
     elif lengths is not None and lengths.is_cpu:
         sizes.setdefault("T", int(lengths.sum()))
 
@@ -192,16 +217,18 @@ def _check_values(name: str, argument: Argument, value: Any, sizes: dict[str, in
             raise MetadataError(name, argument.name, value, f"at least {least}")
         if below is not None and value >= below:
             raise MetadataError(name, argument.name, value, f"below {below}")
-    if not isinstance(declared, Array) or not value.is_cpu:
+    if not isinstance(declared, Array):
+        return
+    if declared.longer:
+        needed = _first_size(declared, value, sizes)
+        if value.shape[0] < needed:
+            given = f"of length {value.shape[0]}"
+            raise MetadataError(name, argument.name, given, f"at least {needed}")
+        value = value[:needed]
+    if not value.is_cpu:
         return
     if declared.role == "query offsets" and not declared.written:
         check_offsets(name, argument.name, value)
-    if declared.longer:
-        needed = declared.sizes[0].value(sizes)
-        if value.shape[0] < needed:
-            raise MetadataError(
-                name, argument.name, f"of length {value.shape[0]}", f"at least {needed}"
-            )
     if declared.written or declared.role in ("flags", "data", "slot pool"):
         return
     flat = value.flatten()
@@ -215,6 +242,12 @@ def _check_values(name: str, argument: Argument, value: Any, sizes: dict[str, in
         refuse(name, argument.name, ordered[1:], ordered[1:] == ordered[:-1], "each value once")
 
 
+def _first_size(declared: Array, value: torch.Tensor, sizes: dict[str, int]) -> int:
+    """Return the first size of an array, that of the value if only a device knows it."""
+    size = declared.sizes[0]
+    return size.value(sizes) if not size.axis or size.axis in sizes else value.shape[0]
+
+
 def _limit(bound: Bound | None, sizes: dict[str, int]) -> int | None:
     if bound is None:
         return None
@@ -222,10 +255,10 @@ def _limit(bound: Bound | None, sizes: dict[str, int]) -> int | None:
     return size.value(sizes) if not size.axis or size.axis in sizes else None
 
 
-def _check_batch(name: str, given: list[tuple[Argument, Any]]) -> None:
+def _check_batch(name: str, given: list[tuple[Argument, Any]], sizes: dict[str, int]) -> None:
     """Require that lengths, offsets and the block table on the CPU are of one batch."""
     by_role: dict[str, tuple[str, torch.Tensor]] = {
-        one.declared.role: (one.name, value)
+        one.declared.role: (one.name, value[: _first_size(one.declared, value, sizes)])
         for one, value in given
         if isinstance(one.declared, Array)
         and one.declared.follows_batch
@@ -270,8 +303,7 @@ def _seq_lens(
     return None
 
 
-def _check_condition(name: str, condition: Any, arguments: Mapping[str, Any]) -> None:
-    known = {**arguments, "operation": name}
+def _check_condition(name: str, condition: Any, known: Mapping[str, Any]) -> None:
     values = {one: known[one] for one in inspect.signature(condition).parameters}
     tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
     if not all(tensor.is_cpu for tensor in tensors):

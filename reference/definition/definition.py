@@ -64,10 +64,11 @@ def operation(
     by their names; each yields (argument, wrong, expected) for a condition on CPU tensors: `wrong`
     is a bool or a mask of the argument's elements, and where it is true the call raises
     MetadataError. A condition may also raise an error itself, with the name of its argument
-    `operation`. `independent` says that a row's results do not depend on other rows. `state`
-    are the attributes of a class to compare after each step. `values` are functions by the name of
-    an argument or axis that follows from others: of `Values` to an `np.ndarray`, an int, or None
-    for an argument that is left out. `choices` are parameters of the cases, by name, that
+    `operation`. Its argument `sizes` is the size of each axis: a condition on sizes alone holds on
+    any device. `independent` says that a row's results do not depend on other rows. `state` are
+    the attributes of a class to compare after each step. `values` are functions by the name of an
+    argument or axis that follows from others: of `Values` to an `np.ndarray`, an int, or None for
+    an argument that is left out. `choices` are parameters of the cases, by name, that
     `Values.params` has: their values, the usual one first.
 
     Each call checks its arguments and raises TypeError or MetadataError before the function runs.

@@ -97,7 +97,7 @@ def read_signature(
 
 
 def _parameters(condition: Callable[..., Any]) -> set[str]:
-    return {*inspect.signature(condition).parameters} - {"operation"}
+    return {*inspect.signature(condition).parameters} - {"operation", "sizes"}
 
 
 def check_added(place: str, added: Added, parts: tuple[Definition, ...]) -> None:
@@ -177,7 +177,9 @@ def _declared(hint: Any) -> Declaration | None:
         if found and found[-1] == Object():
             plain = get_args(hint)[0]
             kinds = get_args(plain) if isinstance(plain, UnionType) else (plain,)
-            return Object(tuple(get_origin(kind) or kind for kind in kinds))
+            classes = (get_origin(kind) or kind for kind in kinds)
+            # A protocol says what is read: its objects are of any class.
+            return Object(tuple(one for one in classes if not getattr(one, "_is_protocol", False)))
         return found[-1] if found else None
     return _PLAIN.get(hint)
 
@@ -228,11 +230,12 @@ def _check_axes(definition: Definition, place: str) -> None:
         if isinstance(declared, Array):
             _check_sizes(declared, where)
             _check_role(argument.name, declared, roles, place)
-            known |= {size.axis for size in declared.sizes if not declared.longer}
+            known |= {size.axis for size in declared.sizes[declared.longer :]}
     known |= said.keys()
     for argument in definition.arguments:
         for limit in _bounds(argument.declared):
             _check_known(f"{place}: {argument.name}", limit.axis, known)
+        _check_dtype_of(argument, definition, place)
         for size in argument.declared.sizes if isinstance(argument.declared, Array) else ():
             _check_known(f"{place}: {argument.name}", size.axis, known - {BY_VALUES})
     for result in definition.results:
@@ -264,6 +267,19 @@ def _check_role(name: str, declared: Array, roles: dict[str, str], place: str) -
             "batch: declare one of them as numbers, or on_cpu as a mirror of the other"
         )
     roles[declared.role] = name
+
+
+def _check_dtype_of(argument: Argument, definition: Definition, place: str) -> None:
+    """Raise DefinitionError for the dtype of an argument that there is not before this one."""
+    declared = argument.declared
+    if not isinstance(declared, Array) or not declared.dtype_of:
+        return
+    names = [one.name for one in definition.arguments if isinstance(one.declared, Array)]
+    if declared.dtype_of not in names[: names.index(argument.name)]:
+        raise DefinitionError(
+            f"{place}: {argument.name}: {declared.dtype_of} is no array before it: dtype_of is the "
+            "name of one"
+        )
 
 
 def _check_known(place: str, axis: str, known: set[str]) -> None:

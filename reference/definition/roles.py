@@ -107,6 +107,8 @@ class Array:
     dtype: torch.dtype | tuple[torch.dtype, ...] = ()
     """Allowed dtypes, the usual one first; by default int32 and int64, and which of them follows
     from the batch if the values do. Slots are int64, flags bool, data float32."""
+    dtype_of: str = ""
+    """Name of an array before it, whose dtype it has."""
     least: Bound | None = None
     """Least value of an element."""
     below: Bound | None = None
@@ -116,7 +118,12 @@ class Array:
     written: bool = False
     """True for an argument that the operation fills; its memory is apart from all others."""
     longer: bool = False
-    """True if a written array may have entries behind its shape, which keep their values."""
+    """True if the first dimension may have entries behind its size, which are neither read nor
+    written."""
+    dense: bool = False
+    """True if there is no gap between the elements of the last dimension."""
+    column: bool = False
+    """True if (N, 1) is right where the shape is (N,)."""
     on_cpu: bool = False
     """True for a tensor on the CPU whatever the device of the call."""
     tolerance: float = 0.0
@@ -209,7 +216,7 @@ class Object(_NoNumbers):
     """
 
     kinds: tuple[type, ...] = ()
-    """Its classes; those of the annotation by default."""
+    """Its classes; those of the annotation by default, any for a protocol."""
 
     @property
     def follows_batch(self) -> bool:  # type: ignore[override]
@@ -217,7 +224,7 @@ class Object(_NoNumbers):
         return any(issubclass(one, BatchFields) for one in self.kinds)
 
     def __str__(self) -> str:
-        return f"<{' or '.join(one.__name__ for one in self.kinds)}>"
+        return f"<{' or '.join(one.__name__ for one in self.kinds) or 'object'}>"
 
 
 Declaration = Array | Int | Flag | Object

@@ -1,5 +1,6 @@
 """Definitions of operations: what a signature must say, and what each call then checks."""
 
+import re
 from typing import Annotated
 
 import pytest
@@ -238,6 +239,11 @@ class TestRefusedDefinitions:
 
         assert refused(f, results=("a",)) == "f: 1 names of results, 2 are returned"
 
+    def test_the_dtype_of_an_array_that_there_is_not(self):
+        def f(a: Numbers, b: Annotated[Tensor, Array(shape=("N",), dtype_of="c")]) -> Numbers: ...
+
+        assert refused(f) == "f: b: c is no array before it: dtype_of is the name of one"
+
     def test_a_condition_on_other_arguments(self):
         def condition(b):
             yield "b", b < 0, "at least 0"
@@ -394,6 +400,64 @@ class TestChecksOfACall:
             self.checked(**GOOD | {"lengths": GOOD["lengths"].to("meta")})
         with pytest.raises(MetadataError):
             self.checked(**GOOD | {"mirror": GOOD["lengths"].to("meta")})
+
+    @pytest.mark.parametrize(
+        ("field", "value", "message"),
+        [
+            ("rows", torch.zeros(4, 1), "rows is of dtype torch.float32"),
+            ("rows", torch.zeros(2, 2, dtype=torch.int32), "expected 1-D"),
+            ("rows", torch.zeros(4, dtype=torch.int32)[::2], "expected a dense last dimension"),
+            ("table", torch.zeros(1, 3, dtype=torch.int32), "of length 1, expected at least 2"),
+            ("table", torch.zeros(2, 3, dtype=torch.int64), "expected torch.int32, as rows"),
+            ("flags", torch.zeros(2, dtype=torch.bool), "of length 2, expected length 3"),
+            ("limit", 2, "limit is 2, expected at least the 3 columns"),
+        ],
+    )
+    def test_arrays_that_are_longer_dense_or_columns(self, field, value, message):
+        def enough(operation, sizes, limit):
+            if limit < sizes["M"]:
+                raise MetadataError(operation, "limit", limit, f"at least the {sizes['M']} columns")
+
+        @operation(requires=(enough,))
+        def f(
+            rows: Annotated[Tensor, Array(shape=("N",), dense=True, column=True)],
+            table: Annotated[
+                Tensor, Array(shape=("N", "M"), dtype_of="rows", written=True, longer=True)
+            ],
+            flags: Annotated[Tensor, Array("flags", ("M",))],
+            limit: int,
+        ) -> None:
+            """Do nothing."""
+
+        right = {
+            "rows": torch.zeros(2, 1, dtype=torch.int32),
+            "table": torch.zeros(5, 3, dtype=torch.int32),
+            "flags": torch.zeros(3, dtype=torch.bool),
+            "limit": 3,
+        }
+        f(**right)
+        f(**right | {"rows": right["rows"][:, 0]})
+        with pytest.raises(MetadataError, match=re.escape(message)):
+            f(**right | {field: value})
+
+    def test_offsets_with_stale_entries(self):
+        @operation
+        def f(
+            offsets: Annotated[Tensor, Array("query offsets", longer=True)],
+            rows: Annotated[Tensor, Array(shape=("R",))],
+            positions: Annotated[Tensor, Array(shape=("T",), written=True, longer=True)],
+        ) -> None:
+            """Do nothing."""
+
+        rows, positions = torch.zeros(2, dtype=torch.int32), torch.zeros(5, dtype=torch.int64)
+        f(torch.tensor([0, 2, 5, -7]), rows, positions)
+        for offsets, message in (
+            ([0, 2], "offsets is of length 2, expected at least 3"),
+            ([0, 2, 1, 9], "non-decreasing"),
+            ([0, 2, 6], "positions is of length 5, expected at least 6"),
+        ):
+            with pytest.raises(MetadataError, match=message):
+                f(torch.tensor(offsets), rows, positions)
 
     def test_an_error_comes_before_the_function_runs(self):
         ran = []

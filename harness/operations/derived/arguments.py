@@ -155,9 +155,9 @@ class Values:
             return values.astype(_NUMPY[self.dtype_of(declared)]) if declared.dtype else values
         shape = tuple(size.value(self.sizes) for size in declared.sizes)
         dtype = self.dtype_of(declared)
+        if declared.longer:
+            shape = (shape[0] + self.params[SPARE], *shape[1:])
         if declared.written:
-            if declared.longer:
-                shape = (shape[0] + self.params[SPARE], *shape[1:])
             words = _WORDS[dtype.itemsize] if dtype.is_floating_point else dtype
             stale = self.stale if words is torch.int32 or words is torch.int64 else 1
             return torch.full(shape, stale, dtype=words).numpy()
@@ -172,6 +172,12 @@ class Values:
 
     def dtype_of(self, declared: Array) -> torch.dtype:
         """Return the dtype of an array that no batch determines."""
+        if declared.dtype_of:
+            other = self._arguments[declared.dtype_of].declared
+            assert isinstance(other, Array)
+            if other.follows_batch or declared.dtype_of in self._supplied:
+                return torch.from_numpy(self[declared.dtype_of]).dtype
+            return self.dtype_of(other)
         return declared.dtypes[-1 if self._layout.other_dtypes else 0]
 
     def bound(self, arena: Arena, prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
@@ -222,7 +228,9 @@ class Values:
         """Return the values as a tensor to lay out."""
         strides: list[int] = []
         strided = self._batch is not None and self._batch.batch.strided
-        stride = max(self._layout.step, 2 if strided else 1)
+        declared = argument.declared
+        dense = isinstance(declared, Array) and declared.dense
+        stride = 1 if dense else max(self._layout.step, 2 if strided else 1)
         for axis in range(values.ndim - 1, -1, -1):
             strides.insert(0, stride)
             stride = stride * max(1, values.shape[axis])

@@ -258,4 +258,5 @@ def usual_batches() -> Iterator[tuple[str, Batch]]:
 
 def _quantity(definition: Definition) -> Quantity:
     roles = {result.declared.role for result in definition.results}
-    return Quantity.SLOTS if roles == {"slots"} else Quantity.OTHER
+    known = {"slots": Quantity.SLOTS, "query offsets": Quantity.OFFSETS}
+    return known.get(roles.pop(), Quantity.OTHER) if len(roles) == 1 else Quantity.OTHER

@@ -17,8 +17,9 @@ from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.operations.shared.faults import wrong_type
 from attnproof.harness.operations.shared.overlap import overlaps
+from attnproof.reference.definition.checking import check
 from attnproof.reference.definition.definition import Argument, Definition, definition_of
-from attnproof.reference.definition.roles import Array, Int
+from attnproof.reference.definition.roles import INTEGERS, Array, Int, Object
 
 _FLOATS = (torch.float32, torch.float16, torch.float64)
 _MOST_CASES = 512
@@ -33,10 +34,14 @@ class _Arguments:
         self._prepare = prepare
         self._known: OrderedDict[int, tuple[Case, dict[str, torch.Size | None]]] = OrderedDict()
 
+    def call(self, case: Case) -> Call:
+        """Return the call of a case."""
+        return self._prepare(case, 0, "cpu")
+
     def of(self, case: Case) -> dict[str, torch.Size | None]:
         """Return the shape of each tensor, and () for any other argument but None."""
         if id(case) not in self._known:
-            call = self._prepare(case, 0, "cpu")
+            call = self.call(case)
             shapes = {
                 name: None if value is None else getattr(value, "shape", torch.Size())
                 for name, value in (call.args | call.kwargs).items()
@@ -53,6 +58,15 @@ class _Arguments:
         declared = argument.declared
         is_none = isinstance(declared, Array) and declared.or_empty and shape and not shape.numel()
         return shape is not None and not is_none
+
+    def has_columns(self, argument: Argument, case: Case) -> bool:
+        """True if the argument has several elements in its last dimension."""
+        shape = self.of(case).get(argument.name)
+        if shape is None or not shape.numel():
+            return False
+        declared = argument.declared
+        is_flat = isinstance(declared, Array) and declared.column
+        return shape.numel() > 1 if is_flat else shape[-1] > 1
 
     def has_entries(self, argument: Argument, case: Case) -> bool:
         """True if the argument has an element."""
@@ -80,7 +94,8 @@ def _of_argument(
 ) -> Iterator[tuple[str, Fault]]:
     declared, field = argument.declared, argument.name
     present = partial(arguments.has, argument)
-    yield "another type", wrong_type(field, applies=present)
+    if not isinstance(declared, Object) or declared.kinds:
+        yield "another type", wrong_type(field, applies=present)
     if isinstance(declared, Int):
         yield from _of_number(definition, argument, declared, present)
     if not isinstance(declared, Array):
@@ -88,6 +103,20 @@ def _of_argument(
     other = next((one for one in _FLOATS if one not in declared.dtypes), None)
     if other is not None:
         yield "float", Fault(field, partial(_to, other), applies=present)
+    integers = [one for one in INTEGERS if one not in declared.dtypes]
+    if len(integers) == 1:
+        name = str(integers[0]).removeprefix("torch.")
+        yield name, Fault(field, partial(_to, integers[0]), applies=present)
+    if declared.dtype_of:
+        same = next(one for one in definition.arguments if one.name == declared.dtype_of)
+
+        def both(case: Case) -> bool:
+            return present(case) and arguments.has(same, case)
+
+        yield (
+            f"not of the dtype of {same.name}",
+            Fault(field, partial(_to_another, declared.dtypes), applies=both),
+        )
     yield "a dimension more", Fault(field, lambda tensor: tensor[None], applies=present)
     others = _of_the_same_length(definition, argument)
     if others:
@@ -97,6 +126,11 @@ def _of_argument(
 
         # Which of two arguments that contradict each other is named depends on their order.
         yield "an entry more", Fault(field, _longer, applies=contradicted, any_field=True)
+    if declared.dense:
+        several = partial(arguments.has_columns, argument)
+        yield "gaps", Fault(field, partial(_with_gaps, declared), applies=several)
+    if declared.longer:
+        yield "an entry too few", _too_short(definition, argument, arguments)
     if declared.written:
         yield from _of_memory(definition, argument, arguments, declared.on_cpu)
     elif declared.role not in ("flags", "data"):
@@ -135,14 +169,41 @@ def _of_values(
         yield "first offset 1", with_first(1)
 
 
+def _too_short(definition: Definition, argument: Argument, arguments: _Arguments) -> Fault:
+    """Return the fault of an array that is one entry shorter than it must be."""
+    names = [one.name for one in definition.arguments]
+    others = tuple(name for name in names if name != argument.name)
+    declared = argument.declared
+    assert isinstance(declared, Array)
+    first = declared.sizes[0]
+
+    def needed(values: dict[str, Any]) -> int:
+        return first.value(check(definition, values))
+
+    def cut(value: torch.Tensor, *rest: Any) -> torch.Tensor:
+        values = dict(zip(others, rest, strict=True)) | {argument.name: value}
+        return value[: needed(values) - 1]
+
+    def applies(case: Case) -> bool:
+        if not arguments.has_entries(argument, case):
+            return False
+        call = arguments.call(case)
+        return needed(call.args | call.kwargs) > 0
+
+    # Only the CPU knows the number of tokens.
+    return Fault(argument.name, cut, applies=applies, cpu_only=first.axis == "T", given=others)
+
+
 def _of_memory(
     definition: Definition, argument: Argument, arguments: _Arguments, on_cpu: bool
 ) -> Iterator[tuple[str, Fault]]:
     """Yield faults of a written array that shares an element with another one."""
+    # Of two written arrays the check names the first.
+    before = definition.arguments[: definition.arguments.index(argument)]
     for other in definition.arguments:
         if other is argument or not isinstance(other.declared, Array):
             continue
-        if other.declared.on_cpu is not on_cpu:
+        if other.declared.on_cpu is not on_cpu or (other.declared.written and other in before):
             continue
 
         def both(case: Case, other: Argument = other) -> bool:
@@ -169,6 +230,15 @@ def _of_the_same_length(definition: Definition, argument: Argument) -> list[Argu
 
 def _to(dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(dtype)
+
+
+def _to_another(dtypes: tuple[torch.dtype, ...], tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(next(one for one in dtypes if one is not tensor.dtype))
+
+
+def _with_gaps(declared: Array, tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.flatten() if declared.column else tensor
+    return torch.stack([tensor, tensor], -1).flatten(-2)[..., ::2]
 
 
 def _longer(tensor: torch.Tensor) -> torch.Tensor:

@@ -160,7 +160,9 @@ def usual(parameters: dict[str, Parameter]) -> dict[str, Any]:
 
 def params_type(parameters: dict[str, Parameter]) -> type[msgspec.Struct]:
     """Return the type of `Case.params`."""
-    fields = [(name, one.kind) for name, one in parameters.items()]
+    fields: list[Any] = [(name, one.kind) for name, one in parameters.items() if name != LAYOUT]
+    if LAYOUT in parameters:
+        fields.append((LAYOUT, Layout, Layout()))
     return msgspec.defstruct("Params", fields, bases=(Params,), kw_only=True)
 
 
@@ -290,4 +292,4 @@ def why_unreal_layout(case: Case) -> str:
 
 def layout_of(case: Case) -> Layout:
     """Return the memory layout of a case."""
-    return msgspec.convert(case.params[LAYOUT], Layout)
+    return msgspec.convert(case.params.get(LAYOUT, {}), Layout)

@@ -279,6 +279,8 @@ def wrong_type(
 def _of_another_type(value: Any) -> Any:
     if type(value) is bool:
         return int(value)
+    if type(value) is str:
+        return 7
     return float(value) if type(value) is int else "seven"
 
 

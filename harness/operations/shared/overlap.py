@@ -26,6 +26,7 @@ def overlaps(
     def ends(value: torch.Tensor, old: Any, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
         out = make(old, *others)
         start = _size(out) - min(value.element_size(), out.element_size())
+        start -= start % value.element_size()  # keeps `value` aligned
         memory = out.new_zeros(start + _size(value) + 8, dtype=torch.uint8)
         return _moved(value, memory, start), _moved(out, memory, 0)
 
