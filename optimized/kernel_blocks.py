@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from attnproof.reference.checks.kernel_blocks import check_kernel_blocks, check_state_blocks
 from attnproof.reference.interface import MambaSpec
 
-from .checking import checks
+from .checking import check_call, checks
 from .dispatch import on_device
 from .host import kernel_blocks as loops
 
@@ -32,7 +31,7 @@ def map_to_kernel_block_table(
     SPEC.md section 12.
     """
     if _checked:
-        check_kernel_blocks(block_table, block_size, kernel_block_size, stride, out)
+        check_call("map_to_kernel_block_table", **locals())
     parts = block_size // kernel_block_size
     step = parts if stride is None else stride
     if step == 1 and out is None:
@@ -77,7 +76,7 @@ def mamba_get_block_table_tensor(
     beyond the table is not detected there, and no other memory is read. SPEC.md section 11.
     """
     if _checked:
-        check_state_blocks(block_table, seq_lens, kv_cache_spec, mamba_cache_mode)
+        check_call("mamba_get_block_table_tensor", **locals())
     if mamba_cache_mode == "none":
         return block_table
     rows, count = seq_lens.shape[0], 1 + kv_cache_spec.num_speculative_blocks

@@ -23,6 +23,7 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place, child_outputs, of_children
 from attnproof.harness.model.violation import Violation, in_child
+from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.kv_cache.kernel_block_cases import (
     NAME,
     KernelParams,
@@ -33,8 +34,8 @@ from attnproof.harness.operations.kv_cache.kernel_block_cases import (
     steps,
     unreal,
 )
-from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 from attnproof.harness.operations.shared.metadata import batch_of
+from attnproof.reference import map_to_kernel_block_table as reference
 from attnproof.reference.checks.slots import overlap
 
 
@@ -185,14 +186,6 @@ def _small(_: torch.Tensor | None, table: torch.Tensor) -> torch.Tensor:
     return table.new_zeros((table.shape[0], max(0, table.shape[1] - 1)))
 
 
-def _over_table(table: torch.Tensor, _: Any, parts_of: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a table and a buffer that share memory."""
-    rows, columns = table.shape
-    memory = table.new_zeros((rows, columns * parts_of + 1))
-    given = memory[:, :columns].copy_(table)
-    return given, memory
-
-
 def _has_entries(case: Case) -> bool:
     return bool(case.num_requests) and case.params.get("cut", 0) > 0
 
@@ -209,24 +202,15 @@ map_to_kernel_block_table = Operation(
         cases=cases,
         boundaries=boundaries,
         from_batch=steps,
-        faults={
-            "block size of 0": wrong_value("block_size", 0),
-            "kernel block size of 0": wrong_value("kernel_block_size", 0),
+        faults=faults_of(reference, _prepare)
+        | {
             "kernel block size that does not divide": Fault(
                 "kernel_block_size", lambda _, size: size + 1, given=("block_size",)
             ),
-            "kernel block size of another type": wrong_type("kernel_block_size"),
             "stride below the kernel blocks of a block": Fault(
                 ("block_size", "kernel_block_size", "stride"),
                 lambda size, *_: (2 * size, size, 1),
                 "stride",
-            ),
-            "stride of another type": wrong_type("stride"),
-            "float table": Fault("block_table", torch.Tensor.float),
-            "flat table": Fault("block_table", torch.Tensor.flatten),
-            "table of another type": wrong_type("block_table"),
-            "buffer of another dtype": Fault(
-                "out", lambda _, table: table.new_zeros((1, 1)).short(), given=("block_table",)
             ),
             "buffer of too few columns": Fault(
                 "out", _small, applies=_has_entries, given=("block_table",)
@@ -236,13 +220,6 @@ map_to_kernel_block_table = Operation(
                 lambda _, table: table.new_zeros((0, 2**12)),
                 applies=_has_entries,
                 given=("block_table",),
-            ),
-            "buffer that is an input": Fault(
-                ("block_table", "out"),
-                _over_table,
-                "out",
-                applies=_has_entries,
-                given=("block_size",),
             ),
         },
     ),
