@@ -8,17 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from attnproof.reference.checks.runner_inputs import (
-    check_advance,
-    check_combined,
-    check_counts,
-    check_expanded,
-    check_positions,
-    check_prefill,
-    check_update,
-)
-
-from .checking import checks
+from .checking import check_call, checks
 from .dispatch import on_device
 from .host import runner_inputs as loops
 
@@ -46,14 +36,7 @@ def prepare_pos_seq_lens(
 ) -> None:
     """Write the position of each token, and the length of each row's sequence."""
     if _checked:
-        check_positions(
-            "prepare_pos_seq_lens",
-            idx_mapping,
-            query_start_loc,
-            num_computed_tokens,
-            pos,
-            seq_lens,
-        )
+        check_call("prepare_pos_seq_lens", **locals())
     if on_device(idx_mapping):
         from .kernels.step_positions import write_positions
 
@@ -81,6 +64,8 @@ def prepare_prefill_inputs(
     num_computed_tokens: torch.Tensor,
 ) -> None:
     """Write the input tokens of rows that are in their prompt, and those that come next."""
+    if _checked:
+        check_call("prepare_prefill_inputs", **locals())
     given = (
         input_ids,
         next_prefill_tokens,
@@ -90,8 +75,6 @@ def prepare_prefill_inputs(
         prefill_len,
         num_computed_tokens,
     )
-    if _checked:
-        check_prefill("prepare_prefill_inputs", *given)
     if on_device(idx_mapping):
         from .kernels.prefill_inputs import write_prefill_inputs
 
@@ -126,6 +109,8 @@ def combine_sampled_and_draft_tokens(
     num_new_sampled_tokens: int = 1,
 ) -> torch.Tensor:
     """Write sampled and draft tokens to the input, and return the tokens with logits, int64."""
+    if _checked:
+        check_call("combine_sampled_and_draft_tokens", **locals())
     given = (
         input_ids,
         idx_mapping,
@@ -136,9 +121,6 @@ def combine_sampled_and_draft_tokens(
         draft_tokens,
         cu_num_logits,
     )
-    if _checked:
-        operation = "combine_sampled_and_draft_tokens"
-        check_combined(operation, *given, num_logits, num_new_sampled_tokens)
     logits_indices = torch.empty(num_logits, dtype=_INT64, device=input_ids.device)
     if on_device(idx_mapping):
         from .kernels.combined_tokens import combine_on_device
@@ -173,8 +155,7 @@ def expand_idx_mapping(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the slot of each logit and its place among its row's logits."""
     if _checked:
-        operation = "expand_idx_mapping"
-        check_expanded(operation, idx_mapping, total_num_logits, cu_num_logits, max_expand_len)
+        check_call("expand_idx_mapping", **locals())
     slots = idx_mapping.new_empty(total_num_logits)
     places = torch.empty(total_num_logits, dtype=torch.int32, device=idx_mapping.device)
     if on_device(idx_mapping):
@@ -202,8 +183,7 @@ def get_num_sampled_and_rejected(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sampled tokens of each row, which are written, and the rejected ones."""
     if _checked:
-        operation = "get_num_sampled_and_rejected"
-        check_counts(operation, num_sampled, seq_lens, cu_num_logits, idx_mapping, prefill_len)
+        check_call("get_num_sampled_and_rejected", **locals())
     num_rejected = torch.empty_like(num_sampled)
     if on_device(idx_mapping):
         from .kernels.token_counts import count_on_device
@@ -238,6 +218,8 @@ def post_update(
     total_len: torch.Tensor,
 ) -> None:
     """Add the sampled tokens of each row to the state of its slot; skip dummy rows."""
+    if _checked:
+        check_call("post_update", **locals())
     given = (
         idx_mapping,
         num_computed_tokens,
@@ -250,8 +232,6 @@ def post_update(
         all_token_ids,
         total_len,
     )
-    if _checked:
-        check_update("post_update", *given)
     if on_device(idx_mapping):
         from .kernels.post_update import update_on_device
 
@@ -283,8 +263,7 @@ def post_update_num_computed_tokens(
 ) -> None:
     """Add each row's query tokens to `num_computed_tokens` (slots,); skip dummy rows."""
     if _checked:
-        operation = "post_update_num_computed_tokens"
-        check_advance(operation, idx_mapping, num_computed_tokens, query_start_loc)
+        check_call("post_update_num_computed_tokens", **locals())
     if on_device(idx_mapping):
         from .kernels.advance import advance_on_device
 

@@ -8,17 +8,13 @@ MetadataError before anything is written.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 
-from .checks.runner_inputs import (
-    check_advance,
-    check_combined,
-    check_counts,
-    check_expanded,
-    check_positions,
-    check_prefill,
-    check_update,
-)
+from .checks import runner_inputs as conditions
+from .definition.definition import operation
+from .definition.roles import Array, Int
 
 __all__ = [
     "combine_sampled_and_draft_tokens",
@@ -30,13 +26,36 @@ __all__ = [
     "prepare_prefill_inputs",
 ]
 
+_INT32, _INT64 = torch.int32, torch.int64
+# Axes: R rows, T query tokens, S slots, H tokens of a history, K drafts or samples of a row.
+_Rows = Annotated[torch.Tensor, Array(shape=("R",), least=-1, below="S", dense=True)]
+_Starts = Annotated[torch.Tensor, Array("query offsets", dtype=_INT32, longer=True, dense=True)]
+_LogitStarts = Annotated[torch.Tensor, Array(shape=("R+1",), dtype=_INT32, longer=True, dense=True)]
+_PerRow = Annotated[torch.Tensor, Array(shape=("R",), dtype=_INT32, longer=True, dense=True)]
+_OfSlots = Annotated[torch.Tensor, Array(shape=("S",), dtype=_INT32, dense=True)]
+_PerSlot = Annotated[torch.Tensor, Array(shape=("S",), dtype=_INT32, longer=True, dense=True)]
+_History = Annotated[torch.Tensor, Array(shape=("S", "H"), dtype=_INT32, longer=True, dense=True)]
+_Last = Annotated[torch.Tensor, Array(shape=("S",), longer=True, dense=True, column=True)]
+_WrittenTokens = Annotated[
+    torch.Tensor, Array(shape=("T",), dtype=_INT32, written=True, longer=True, dense=True)
+]
+_WrittenPerRow = Annotated[
+    torch.Tensor, Array(shape=("R",), dtype=_INT32, written=True, longer=True, dense=True)
+]
+_WrittenOfSlots = Annotated[
+    torch.Tensor, Array(shape=("S",), dtype=_INT32, written=True, dense=True)
+]
 
+
+@operation(requires=(conditions.require_computed,))
 def prepare_pos_seq_lens(
-    idx_mapping: torch.Tensor,
-    query_start_loc: torch.Tensor,
-    num_computed_tokens: torch.Tensor,
-    pos: torch.Tensor,
-    seq_lens: torch.Tensor,
+    idx_mapping: _Rows,
+    query_start_loc: _Starts,
+    num_computed_tokens: _OfSlots,
+    pos: Annotated[
+        torch.Tensor, Array(shape=("T",), dtype=_INT64, written=True, longer=True, dense=True)
+    ],
+    seq_lens: _WrittenPerRow,
 ) -> None:
     """Write the position of each token, and the length of each row's sequence.
 
@@ -44,8 +63,6 @@ def prepare_pos_seq_lens(
     Token i of a row is at position c + i and the length is c + q; c is 0 in a dummy row.
     Lengths behind row R become 0, positions behind token T stay. SPEC.md section 13.
     """
-    operation = "prepare_pos_seq_lens"
-    check_positions(operation, idx_mapping, query_start_loc, num_computed_tokens, pos, seq_lens)
     starts = query_start_loc.tolist()
     seq_lens.zero_()
     for r, slot in enumerate(idx_mapping.tolist()):
@@ -55,14 +72,24 @@ def prepare_pos_seq_lens(
         seq_lens[r] = computed + starts[r + 1] - starts[r]
 
 
+@operation(
+    requires=(
+        conditions.require_one_row_a_slot,
+        conditions.require_computed,
+        conditions.require_prompts,
+        conditions.require_histories,
+    )
+)
 def prepare_prefill_inputs(
-    input_ids: torch.Tensor,
-    next_prefill_tokens: torch.Tensor,
-    idx_mapping: torch.Tensor,
-    query_start_loc: torch.Tensor,
-    all_token_ids: torch.Tensor,
-    prefill_len: torch.Tensor,
-    num_computed_tokens: torch.Tensor,
+    input_ids: _WrittenTokens,
+    next_prefill_tokens: Annotated[
+        torch.Tensor, Array(shape=("L", "S"), dtype=_INT32, written=True, dense=True)
+    ],
+    idx_mapping: _Rows,
+    query_start_loc: _Starts,
+    all_token_ids: _History,
+    prefill_len: _PerSlot,
+    num_computed_tokens: _OfSlots,
 ) -> None:
     """Write the input tokens of rows that are in their prompt, and those that come next.
 
@@ -72,16 +99,6 @@ def prepare_prefill_inputs(
     `next_prefill_tokens` the tokens that follow, 0 from prefill_len on. Other rows and
     slots stay. SPEC.md section 13.
     """
-    check_prefill(
-        "prepare_prefill_inputs",
-        input_ids,
-        next_prefill_tokens,
-        idx_mapping,
-        query_start_loc,
-        all_token_ids,
-        prefill_len,
-        num_computed_tokens,
-    )
     starts = query_start_loc.tolist()
     for r, slot in enumerate(idx_mapping.tolist()):
         if slot < 0:
@@ -97,18 +114,25 @@ def prepare_prefill_inputs(
             next_prefill_tokens[i, slot] = all_token_ids[slot, end + i] if in_prompt else 0
 
 
+@operation(
+    requires=(
+        conditions.require_logit_offsets,
+        conditions.require_drafts,
+        conditions.require_prompts,
+    )
+)
 def combine_sampled_and_draft_tokens(
-    input_ids: torch.Tensor,
-    idx_mapping: torch.Tensor,
-    last_sampled_tokens: torch.Tensor,
-    query_start_loc: torch.Tensor,
-    seq_lens: torch.Tensor,
-    prefill_len: torch.Tensor,
-    draft_tokens: torch.Tensor,
-    cu_num_logits: torch.Tensor,
+    input_ids: _WrittenTokens,
+    idx_mapping: _Rows,
+    last_sampled_tokens: _Last,
+    query_start_loc: _Starts,
+    seq_lens: _PerRow,
+    prefill_len: _OfSlots,
+    draft_tokens: Annotated[torch.Tensor, Array(shape=("S", "K"), longer=True, dense=True)],
+    cu_num_logits: _LogitStarts,
     num_logits: int,
-    num_new_sampled_tokens: int = 1,
-) -> torch.Tensor:
+    num_new_sampled_tokens: Annotated[int, Int(below=2)] = 1,
+) -> Annotated[torch.Tensor, Array(shape=("num_logits",), dtype=_INT64)]:
     """Write sampled and draft tokens to the input, and return the tokens with logits, int64.
 
     `last_sampled_tokens` (slots,) or (slots, 1) and `draft_tokens` (slots, K) are int32 or
@@ -117,19 +141,6 @@ def combine_sampled_and_draft_tokens(
     token, provided that it lies past the prompt and `num_new_sampled_tokens` is 1, and the
     last n - `num_new_sampled_tokens` get the draft tokens. SPEC.md section 13.
     """
-    check_combined(
-        "combine_sampled_and_draft_tokens",
-        input_ids,
-        idx_mapping,
-        last_sampled_tokens,
-        query_start_loc,
-        seq_lens,
-        prefill_len,
-        draft_tokens,
-        cu_num_logits,
-        num_logits,
-        num_new_sampled_tokens,
-    )
     starts, offsets = query_start_loc.tolist(), cu_num_logits.tolist()
     logits_indices = torch.empty(num_logits, dtype=torch.int64, device=input_ids.device)
     last = last_sampled_tokens.reshape(-1)
@@ -149,19 +160,24 @@ def combine_sampled_and_draft_tokens(
     return logits_indices
 
 
+@operation(
+    results=("slots", "places"),
+    requires=(conditions.require_logit_offsets, conditions.require_expandable),
+)
 def expand_idx_mapping(
-    idx_mapping: torch.Tensor,
+    idx_mapping: Annotated[torch.Tensor, Array(shape=("R",), least=-1, dense=True)],
     total_num_logits: int,
-    cu_num_logits: torch.Tensor,
-    max_expand_len: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    cu_num_logits: _LogitStarts,
+    max_expand_len: int,  # noqa: ARG001, a kernel's bound, which the logits must keep
+) -> tuple[
+    Annotated[torch.Tensor, Array(shape=("total_num_logits",))],
+    Annotated[torch.Tensor, Array(shape=("total_num_logits",), dtype=_INT32)],
+]:
     """Return the slot of each logit and its place among its row's logits.
 
     The slots have the dtype of `idx_mapping`, the places are int32. No row has more than
     `max_expand_len` logits. SPEC.md section 13.
     """
-    operation = "expand_idx_mapping"
-    check_expanded(operation, idx_mapping, total_num_logits, cu_num_logits, max_expand_len)
     offsets = cu_num_logits.tolist()
     slots = idx_mapping.new_empty(total_num_logits)
     places = torch.empty(total_num_logits, dtype=torch.int32, device=idx_mapping.device)
@@ -172,21 +188,30 @@ def expand_idx_mapping(
     return slots, places
 
 
+@operation(
+    results=("sampled", "num_rejected"),
+    requires=(
+        conditions.require_logit_offsets,
+        conditions.require_prompts,
+        conditions.require_sampled_logits,
+    ),
+)
 def get_num_sampled_and_rejected(
-    num_sampled: torch.Tensor,
-    seq_lens: torch.Tensor,
-    cu_num_logits: torch.Tensor,
-    idx_mapping: torch.Tensor,
-    prefill_len: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    num_sampled: _WrittenPerRow,
+    seq_lens: _PerRow,
+    cu_num_logits: _LogitStarts,
+    idx_mapping: _Rows,
+    prefill_len: _OfSlots,
+) -> tuple[
+    Annotated[torch.Tensor, Array(shape=("?",), dtype=_INT32, may_alias=True)],
+    Annotated[torch.Tensor, Array(shape=("?",), dtype=_INT32)],
+]:
     """Return the sampled and the rejected tokens of each row.
 
     `num_sampled` (at least R,) is written and returned: 0 in dummy rows and in rows still
     in their prompt (s < prefill_len). The second tensor has its shape: 0 in those rows,
     otherwise logits - sampled; what is behind row R is don't care. SPEC.md section 13.
     """
-    operation = "get_num_sampled_and_rejected"
-    check_counts(operation, num_sampled, seq_lens, cu_num_logits, idx_mapping, prefill_len)
     offsets = cu_num_logits.tolist()
     num_rejected = torch.zeros_like(num_sampled)
     for r, slot in enumerate(idx_mapping.tolist()):
@@ -197,17 +222,37 @@ def get_num_sampled_and_rejected(
     return num_sampled, num_rejected
 
 
+@operation(
+    requires=(
+        conditions.require_one_row_a_slot,
+        conditions.require_room,
+        conditions.require_rejectable,
+        conditions.require_vocabulary,
+    )
+)
 def post_update(
-    idx_mapping: torch.Tensor,
-    num_computed_tokens: torch.Tensor,
-    last_sampled_tokens: torch.Tensor,
-    output_bin_counts: torch.Tensor | None,
-    sampled_tokens: torch.Tensor,
-    num_sampled: torch.Tensor,
-    num_rejected: torch.Tensor,
-    query_start_loc: torch.Tensor | None,
-    all_token_ids: torch.Tensor,
-    total_len: torch.Tensor,
+    idx_mapping: _Rows,
+    num_computed_tokens: _WrittenOfSlots,
+    last_sampled_tokens: Annotated[
+        torch.Tensor,
+        Array(shape=("S",), written=True, longer=True, dense=True, column=True),
+    ],
+    output_bin_counts: Annotated[
+        torch.Tensor,
+        Array(shape=("S", "V"), dtype=_INT32, written=True, longer=True, dense=True),
+    ]
+    | None,
+    sampled_tokens: Annotated[torch.Tensor, Array(shape=("R", "K"), longer=True, dense=True)],
+    num_sampled: _PerRow,
+    num_rejected: _PerRow,
+    query_start_loc: _Starts | None,
+    all_token_ids: Annotated[
+        torch.Tensor,
+        Array(shape=("S", "H"), dtype=_INT32, written=True, longer=True, dense=True),
+    ],
+    total_len: Annotated[
+        torch.Tensor, Array(shape=("S",), dtype=_INT32, written=True, longer=True, dense=True)
+    ],
 ) -> None:
     """Add the sampled tokens of each row to the state of its slot; skip dummy rows.
 
@@ -216,19 +261,6 @@ def post_update(
     are counted in `output_bin_counts` (slots, vocabulary), if given. Computed tokens grow by
     q - rejected; q is 0 without `query_start_loc`. SPEC.md section 13.
     """
-    check_update(
-        "post_update",
-        idx_mapping,
-        num_computed_tokens,
-        last_sampled_tokens,
-        output_bin_counts,
-        sampled_tokens,
-        num_sampled,
-        num_rejected,
-        query_start_loc,
-        all_token_ids,
-        total_len,
-    )
     starts = None if query_start_loc is None else query_start_loc.tolist()
     last = last_sampled_tokens.view(-1)
     for r, slot in enumerate(idx_mapping.tolist()):
@@ -244,15 +276,16 @@ def post_update(
         num_computed_tokens[slot] += query_len - int(num_rejected[r])
 
 
+@operation(requires=(conditions.require_one_row_a_slot,))
 def post_update_num_computed_tokens(
-    idx_mapping: torch.Tensor, num_computed_tokens: torch.Tensor, query_start_loc: torch.Tensor
+    idx_mapping: _Rows,
+    num_computed_tokens: _WrittenOfSlots,
+    query_start_loc: _Starts,
 ) -> None:
     """Add each row's query tokens to `num_computed_tokens` (slots,); skip dummy rows.
 
     SPEC.md section 13.
     """
-    operation = "post_update_num_computed_tokens"
-    check_advance(operation, idx_mapping, num_computed_tokens, query_start_loc)
     starts = query_start_loc.tolist()
     for r, slot in enumerate(idx_mapping.tolist()):
         if slot >= 0:

@@ -1,6 +1,6 @@
-"""Checks of the inputs of model runner V2 (SPEC.md section 13).
+"""Conditions on the inputs of model runner V2 (SPEC.md section 13), of tensors on the CPU.
 
-No device tensor is read, so no check synchronises.
+`idx_mapping` has the request slot of each row, -1 for a dummy row.
 """
 
 from __future__ import annotations
@@ -11,107 +11,83 @@ from itertools import pairwise
 import torch
 
 from ..interface.errors import MetadataError
-from .block_tables import BOTH, check_mapping, check_starts, check_values
-from .common import check_int
-
-_I32, _I64 = (torch.int32,), (torch.int64,)
+from .common import check_offsets
 
 
-def check_positions(
-    operation: str,
-    idx_mapping: torch.Tensor,
-    query_start_loc: torch.Tensor,
-    num_computed_tokens: torch.Tensor,
-    pos: torch.Tensor,
-    seq_lens: torch.Tensor,
+def require_one_row_a_slot(operation: str, idx_mapping: torch.Tensor) -> None:
+    """Require slots that differ: each is written."""
+    mapping = idx_mapping.tolist()
+    live = [slot for slot in mapping if slot >= 0]
+    if len(set(live)) != len(live):
+        raise MetadataError(operation, "idx_mapping", str(mapping), "each slot in one row")
+
+
+def require_computed(
+    operation: str, idx_mapping: torch.Tensor, num_computed_tokens: torch.Tensor
 ) -> None:
-    """Require buffers that hold the rows and tokens."""
-    rows, device = _rows(operation, idx_mapping), idx_mapping.device
-    check_values(operation, "num_computed_tokens", num_computed_tokens, (None,), _I32, device)
-    check_values(operation, "pos", pos, (None,), _I64, device)
-    check_values(operation, "seq_lens", seq_lens, (rows,), _I32, device)
-    mapping = check_mapping(operation, idx_mapping, num_computed_tokens.shape[0])
-    check_starts(operation, "query_start_loc", query_start_loc, rows, device, most=pos.shape[0])
-    _check_lengths(operation, "num_computed_tokens", num_computed_tokens, mapping)
+    """Require numbers of computed tokens of at least 0."""
+    _require_lengths(operation, "num_computed_tokens", idx_mapping, num_computed_tokens)
 
 
-def check_prefill(
+def require_prompts(operation: str, idx_mapping: torch.Tensor, prefill_len: torch.Tensor) -> None:
+    """Require lengths of prompts of at least 0."""
+    _require_lengths(operation, "prefill_len", idx_mapping, prefill_len)
+
+
+def _require_lengths(
+    operation: str, field: str, idx_mapping: torch.Tensor, lengths: torch.Tensor
+) -> None:
+    for _, slot in _live(idx_mapping):
+        if int(lengths[slot]) < 0:
+            given = f"{int(lengths[slot])} in slot {slot}"
+            raise MetadataError(operation, field, given, "a length of at least 0")
+
+
+def require_histories(
     operation: str,
-    input_ids: torch.Tensor,
-    next_prefill_tokens: torch.Tensor,
     idx_mapping: torch.Tensor,
     query_start_loc: torch.Tensor,
     all_token_ids: torch.Tensor,
     prefill_len: torch.Tensor,
     num_computed_tokens: torch.Tensor,
 ) -> None:
-    """Require token histories that hold each prefill's query."""
-    rows, device = _rows(operation, idx_mapping), idx_mapping.device
-    check_values(operation, "num_computed_tokens", num_computed_tokens, (None,), _I32, device)
-    slots = num_computed_tokens.shape[0]
-    check_values(operation, "prefill_len", prefill_len, (slots,), _I32, device)
-    check_values(operation, "all_token_ids", all_token_ids, (slots, None), _I32, device)
-    check_values(operation, "next_prefill_tokens", next_prefill_tokens, (None, slots), _I32, device)
-    check_values(operation, "input_ids", input_ids, (None,), _I32, device)
-    mapping = check_mapping(operation, idx_mapping, slots, distinct=True)
-    most = input_ids.shape[0]
-    starts = check_starts(operation, "query_start_loc", query_start_loc, rows, device, most=most)
-    _check_lengths(operation, "num_computed_tokens", num_computed_tokens, mapping)
-    _check_lengths(operation, "prefill_len", prefill_len, mapping)
-    for r, slot in _live(mapping):
+    """Require histories that hold each prompt, and its query."""
+    starts, columns = query_start_loc.tolist(), all_token_ids.shape[1]
+    for r, slot in _live(idx_mapping):
         computed, length = int(num_computed_tokens[slot]), int(prefill_len[slot])
-        end = computed + starts[r + 1] - starts[r] if starts else 0
-        if computed < length and max(end, length) > all_token_ids.shape[1]:
-            given = f"of {all_token_ids.shape[1]} columns"
-            expected = f"{max(end, length)} tokens of slot {slot}"
-            raise MetadataError(operation, "all_token_ids", given, expected)
+        needed = max(computed + starts[r + 1] - starts[r], length)
+        if computed < length and needed > columns:
+            expected = f"{needed} tokens of slot {slot}"
+            raise MetadataError(operation, "all_token_ids", f"of {columns} columns", expected)
 
 
-def check_combined(
+def require_logit_offsets(
+    operation: str, idx_mapping: torch.Tensor, cu_num_logits: torch.Tensor
+) -> None:
+    """Require offsets of logits that rise from 0."""
+    check_offsets(operation, "cu_num_logits", cu_num_logits[: len(idx_mapping) + 1])
+
+
+def require_drafts(
     operation: str,
-    input_ids: torch.Tensor,
     idx_mapping: torch.Tensor,
-    last_sampled_tokens: torch.Tensor,
     query_start_loc: torch.Tensor,
-    seq_lens: torch.Tensor,
-    prefill_len: torch.Tensor,
     draft_tokens: torch.Tensor,
     cu_num_logits: torch.Tensor,
     num_logits: int,
     num_new_sampled_tokens: int,
 ) -> None:
     """Require at most as many logits of a row as it has query tokens, and drafts for them."""
-    rows, device = _rows(operation, idx_mapping), idx_mapping.device
-    check_int(operation, "num_new_sampled_tokens", num_new_sampled_tokens, 0)
-    if num_new_sampled_tokens > 1:
-        given = num_new_sampled_tokens
-        raise MetadataError(operation, "num_new_sampled_tokens", given, "0 or 1")
-    check_values(operation, "input_ids", input_ids, (None,), _I32, device)
-    check_values(operation, "prefill_len", prefill_len, (None,), _I32, device)
-    slots = prefill_len.shape[0]
-    _check_last(operation, last_sampled_tokens, slots, device)
-    check_values(operation, "draft_tokens", draft_tokens, (slots, None), BOTH, device)
-    check_values(operation, "seq_lens", seq_lens, (rows,), _I32, device)
-    mapping = check_mapping(operation, idx_mapping, slots)
-    most = input_ids.shape[0]
-    starts = check_starts(operation, "query_start_loc", query_start_loc, rows, device, most=most)
-    logits = _check_logits(
-        operation,
-        cu_num_logits,
-        num_logits,
-        "num_logits",
-        rows,
-        device,
-        most=draft_tokens.shape[1] + num_new_sampled_tokens,
-    )
-    _check_lengths(operation, "prefill_len", prefill_len, mapping)
-    for r, count in enumerate(logits or ()):
-        if starts and count > starts[r + 1] - starts[r]:
+    most = draft_tokens.shape[1] + num_new_sampled_tokens
+    counts = _logits(operation, idx_mapping, cu_num_logits, "num_logits", num_logits, most)
+    starts = query_start_loc.tolist()
+    for r, count in enumerate(counts):
+        if count > starts[r + 1] - starts[r]:
             expected = f"at most the {starts[r + 1] - starts[r]} query tokens"
             raise MetadataError(operation, "cu_num_logits", f"{count} logits in row {r}", expected)
 
 
-def check_expanded(
+def require_expandable(
     operation: str,
     idx_mapping: torch.Tensor,
     total_num_logits: int,
@@ -119,150 +95,20 @@ def check_expanded(
     max_expand_len: int,
 ) -> None:
     """Require as many logits as the offsets have, at most `max_expand_len` a row."""
-    rows, device = _rows(operation, idx_mapping), idx_mapping.device
-    check_mapping(operation, idx_mapping, 2**31)
-    check_int(operation, "max_expand_len", max_expand_len, 0)
-    _check_logits(
-        operation,
-        cu_num_logits,
-        total_num_logits,
-        "total_num_logits",
-        rows,
-        device,
-        most=max_expand_len,
-    )
+    total, field = total_num_logits, "total_num_logits"
+    _logits(operation, idx_mapping, cu_num_logits, field, total, max_expand_len)
 
 
-def check_counts(
+def _logits(
     operation: str,
-    num_sampled: torch.Tensor,
-    seq_lens: torch.Tensor,
+    idx_mapping: torch.Tensor,
     cu_num_logits: torch.Tensor,
-    idx_mapping: torch.Tensor,
-    prefill_len: torch.Tensor,
-) -> None:
-    """Require at most as many sampled tokens of a row as it has logits."""
-    rows, device = _rows(operation, idx_mapping), idx_mapping.device
-    check_values(operation, "num_sampled", num_sampled, (rows,), _I32, device)
-    check_values(operation, "seq_lens", seq_lens, (rows,), _I32, device)
-    check_values(operation, "prefill_len", prefill_len, (None,), _I32, device)
-    mapping = check_mapping(operation, idx_mapping, prefill_len.shape[0])
-    _check_lengths(operation, "prefill_len", prefill_len, mapping)
-    offsets = check_starts(operation, "cu_num_logits", cu_num_logits, rows, device, most=2**31 - 1)
-    for r, slot in _live(mapping):
-        sampled, past = int(num_sampled[r]), int(seq_lens[r]) >= int(prefill_len[slot])
-        logits = offsets[r + 1] - offsets[r] if offsets else 0
-        if past and not 0 <= sampled <= logits:
-            expected = f"at most the {logits} logits of row {r}"
-            raise MetadataError(operation, "num_sampled", sampled, expected)
-
-
-def check_update(
-    operation: str,
-    idx_mapping: torch.Tensor,
-    num_computed_tokens: torch.Tensor,
-    last_sampled_tokens: torch.Tensor,
-    output_bin_counts: torch.Tensor | None,
-    sampled_tokens: torch.Tensor,
-    num_sampled: torch.Tensor,
-    num_rejected: torch.Tensor,
-    query_start_loc: torch.Tensor | None,
-    all_token_ids: torch.Tensor,
-    total_len: torch.Tensor,
-) -> None:
-    """Require room for the sampled tokens, and computed tokens that stay at least 0."""
-    rows, device = _rows(operation, idx_mapping), idx_mapping.device
-    check_values(operation, "num_computed_tokens", num_computed_tokens, (None,), _I32, device)
-    slots = num_computed_tokens.shape[0]
-    _check_last(operation, last_sampled_tokens, slots, device)
-    if output_bin_counts is not None:
-        check_values(operation, "output_bin_counts", output_bin_counts, (slots, None), _I32, device)
-    check_values(operation, "sampled_tokens", sampled_tokens, (rows, None), BOTH, device)
-    check_values(operation, "num_sampled", num_sampled, (rows,), _I32, device)
-    check_values(operation, "num_rejected", num_rejected, (rows,), _I32, device)
-    check_values(operation, "all_token_ids", all_token_ids, (slots, None), _I32, device)
-    check_values(operation, "total_len", total_len, (slots,), _I32, device)
-    mapping = check_mapping(operation, idx_mapping, slots, distinct=True)
-    starts = None
-    if query_start_loc is not None:
-        starts = check_starts(
-            operation, "query_start_loc", query_start_loc, rows, device, most=2**31 - 1
-        )
-    for r, slot in _live(mapping):
-        sampled, rejected = int(num_sampled[r]), int(num_rejected[r])
-        if not 0 <= sampled <= sampled_tokens.shape[1]:
-            expected = f"at most the {sampled_tokens.shape[1]} columns of sampled_tokens"
-            raise MetadataError(operation, "num_sampled", sampled, expected)
-        length = int(total_len[slot])
-        if not 0 <= length <= all_token_ids.shape[1] - sampled:
-            expected = f"room for {sampled} more of {all_token_ids.shape[1]} tokens"
-            raise MetadataError(operation, "total_len", length, expected)
-        query_len = starts[r + 1] - starts[r] if starts else 0
-        computed = int(num_computed_tokens[slot])
-        if not 0 <= rejected <= computed + query_len:
-            expected = f"at most the {computed + query_len} tokens of slot {slot}"
-            raise MetadataError(operation, "num_rejected", rejected, expected)
-        if output_bin_counts is not None:
-            _check_tokens(operation, sampled_tokens[r, :sampled], output_bin_counts.shape[1])
-
-
-def check_advance(
-    operation: str,
-    idx_mapping: torch.Tensor,
-    num_computed_tokens: torch.Tensor,
-    query_start_loc: torch.Tensor,
-) -> None:
-    """Require slots that exist, and offsets of their rows."""
-    rows, device = _rows(operation, idx_mapping), idx_mapping.device
-    check_values(operation, "num_computed_tokens", num_computed_tokens, (None,), _I32, device)
-    check_mapping(operation, idx_mapping, num_computed_tokens.shape[0], distinct=True)
-    check_starts(operation, "query_start_loc", query_start_loc, rows, device, most=2**31 - 1)
-
-
-def _rows(operation: str, idx_mapping: torch.Tensor) -> int:
-    rows: int = check_values(operation, "idx_mapping", idx_mapping, (None,), BOTH).shape[0]
-    return rows
-
-
-def _live(mapping: list[int] | None) -> Iterator[tuple[int, int]]:
-    """Yield row and slot of each row with a request; none if the rows are on a device."""
-    return ((r, slot) for r, slot in enumerate(mapping or ()) if slot >= 0)
-
-
-def _check_lengths(
-    operation: str, field: str, lengths: torch.Tensor, mapping: list[int] | None
-) -> None:
-    for _, slot in _live(mapping):
-        if int(lengths[slot]) < 0:
-            given = f"{int(lengths[slot])} in slot {slot}"
-            raise MetadataError(operation, field, given, "a length of at least 0")
-
-
-def _check_last(operation: str, tokens: object, slots: int, device: torch.device) -> None:
-    """Require one token of each slot, (slots,) or (slots, 1)."""
-    flat = isinstance(tokens, torch.Tensor) and tokens.ndim == 1
-    shape: tuple[int, ...] = (slots,) if flat else (slots, 1)
-    found = check_values(operation, "last_sampled_tokens", tokens, shape, BOTH, device)
-    if found.ndim == 2 and (found.shape[1] != 1 or not found.is_contiguous()):
-        given = f"of shape {tuple(found.shape)}, strides {found.stride()}"
-        raise MetadataError(operation, "last_sampled_tokens", given, "one dense column")
-
-
-def _check_logits(
-    operation: str,
-    cu_num_logits: torch.Tensor,
-    total: int,
     total_field: str,
-    rows: int,
-    device: torch.device,
-    *,
+    total: int,
     most: int,
-) -> list[int] | None:
-    """Require offsets up to `total`, at most `most` a row; return each row's logits."""
-    check_int(operation, total_field, total, 0)
-    offsets = check_starts(operation, "cu_num_logits", cu_num_logits, rows, device, most=2**31 - 1)
-    if offsets is None:
-        return None
+) -> list[int]:
+    """Return each row's logits, at most `most`; require `total` of all."""
+    offsets = cu_num_logits[: len(idx_mapping) + 1].tolist()
     if offsets[-1] != total:
         raise MetadataError(operation, total_field, total, f"cu_num_logits' end {offsets[-1]}")
     counts = [end - start for start, end in pairwise(offsets)]
@@ -272,8 +118,78 @@ def _check_logits(
     return counts
 
 
-def _check_tokens(operation: str, tokens: torch.Tensor, vocabulary: int) -> None:
-    for token in tokens.tolist():
-        if not 0 <= token < vocabulary:
-            expected = f"a token below {vocabulary}"
-            raise MetadataError(operation, "sampled_tokens", token, expected)
+def require_sampled_logits(
+    operation: str,
+    num_sampled: torch.Tensor,
+    seq_lens: torch.Tensor,
+    cu_num_logits: torch.Tensor,
+    idx_mapping: torch.Tensor,
+    prefill_len: torch.Tensor,
+) -> None:
+    """Require at most as many sampled tokens of a row past its prompt as it has logits."""
+    offsets = cu_num_logits.tolist()
+    for r, slot in _live(idx_mapping):
+        sampled, logits = int(num_sampled[r]), offsets[r + 1] - offsets[r]
+        if int(seq_lens[r]) >= int(prefill_len[slot]) and not 0 <= sampled <= logits:
+            expected = f"at most the {logits} logits of row {r}"
+            raise MetadataError(operation, "num_sampled", sampled, expected)
+
+
+def require_room(
+    operation: str,
+    idx_mapping: torch.Tensor,
+    sampled_tokens: torch.Tensor,
+    num_sampled: torch.Tensor,
+    all_token_ids: torch.Tensor,
+    total_len: torch.Tensor,
+) -> None:
+    """Require sampled tokens that there are, and room for them in the histories."""
+    columns, room = sampled_tokens.shape[1], all_token_ids.shape[1]
+    for r, slot in _live(idx_mapping):
+        sampled, length = int(num_sampled[r]), int(total_len[slot])
+        if not 0 <= sampled <= columns:
+            expected = f"at most the {columns} columns of sampled_tokens"
+            raise MetadataError(operation, "num_sampled", sampled, expected)
+        if not 0 <= length <= room - sampled:
+            expected = f"room for {sampled} more of {room} tokens"
+            raise MetadataError(operation, "total_len", length, expected)
+
+
+def require_rejectable(
+    operation: str,
+    idx_mapping: torch.Tensor,
+    num_computed_tokens: torch.Tensor,
+    num_rejected: torch.Tensor,
+    query_start_loc: torch.Tensor | None,
+) -> None:
+    """Require computed tokens that stay at least 0."""
+    starts = None if query_start_loc is None else query_start_loc.tolist()
+    for r, slot in _live(idx_mapping):
+        query_len = starts[r + 1] - starts[r] if starts else 0
+        most, rejected = int(num_computed_tokens[slot]) + query_len, int(num_rejected[r])
+        if not 0 <= rejected <= most:
+            expected = f"at most the {most} tokens of slot {slot}"
+            raise MetadataError(operation, "num_rejected", rejected, expected)
+
+
+def require_vocabulary(
+    operation: str,
+    idx_mapping: torch.Tensor,
+    output_bin_counts: torch.Tensor | None,
+    sampled_tokens: torch.Tensor,
+    num_sampled: torch.Tensor,
+) -> None:
+    """Require tokens that can be counted."""
+    if output_bin_counts is None:
+        return
+    vocabulary = output_bin_counts.shape[1]
+    for r, _ in _live(idx_mapping):
+        for token in sampled_tokens[r, : int(num_sampled[r])].tolist():
+            if not 0 <= token < vocabulary:
+                expected = f"a token below {vocabulary}"
+                raise MetadataError(operation, "sampled_tokens", token, expected)
+
+
+def _live(idx_mapping: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """Yield row and slot of each row with a request."""
+    return ((r, slot) for r, slot in enumerate(idx_mapping.tolist()) if slot >= 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.runner.step import (
     StepFacts,
     StepParams,
@@ -27,17 +28,26 @@ from attnproof.harness.operations.runner.step import (
     step_of_batch,
     unreal,
 )
-from attnproof.harness.operations.shared.faults import wrong_type
+from attnproof.reference.definition.definition import Definition, definition_of
+from attnproof.reference.definition.roles import Array
 
 Expect = Callable[[StepFacts], Iterator[tuple[str, np.ndarray, str]]]
 """Function from a step to outputs: field, right values, and what is wrong with others."""
 
 
+def _arrays(definition: Definition) -> list[str]:
+    return [one.name for one in definition.arguments if isinstance(one.declared, Array)]
+
+
+def _written(definition: Definition) -> list[str]:
+    declared = {one.name: one.declared for one in definition.arguments}
+    return [name for name in _arrays(definition) if getattr(declared[name], "written", False)]
+
+
 def _prepare(
-    tensors: dict[str, str],
+    definition: Definition,
+    sources: Mapping[str, str],
     scalars: Callable[[StepFacts], dict[str, Any]],
-    order: tuple[str, ...],
-    written: frozenset[str],
     case: Case,
     pattern: int,
     device: str,
@@ -45,10 +55,12 @@ def _prepare(
     stale = STALE_PATTERNS[pattern]
     facts = step_facts(case, stale)
     gap = case.params["spare"]
-    pieces = [_piece(name, facts.before[source], gap) for name, source in tensors.items()]
-    arena = Arena(pieces, stale, device)
-    given = arena.tensors | scalars(facts)
-    return Call({name: given[name] for name in order}, arena=arena, written=written, facts=facts)
+    arrays = {name: facts.before[sources.get(name, name)] for name in _arrays(definition)}
+    arena = Arena([_piece(name, values, gap) for name, values in arrays.items()], stale, device)
+    values = arena.tensors | scalars(facts)
+    arguments = {one.name: values[one.name] for one in definition.arguments}
+    written = frozenset(_written(definition))
+    return Call(arguments, arena=arena, written=written, facts=facts)
 
 
 def _piece(name: str, values: np.ndarray, gap: int) -> Piece:
@@ -59,13 +71,13 @@ def _piece(name: str, values: np.ndarray, gap: int) -> Piece:
     return Piece(name, values, False, (max(1, row), 1))
 
 
-def _outputs(
-    written: tuple[str, ...],
-    results: Callable[[Call, Any], Outputs],
-    call: Call,
-    result: Any,
-) -> Outputs:
-    return results(call, result) | {name: call[name] for name in written}
+def _outputs(results: Callable[[Call, Any], Outputs], call: Call, result: Any) -> Outputs:
+    return results(call, result) | {name: call[name] for name in sorted(call.written)}
+
+
+def _named_results(definition: Definition, _call: Call, result: Any) -> Outputs:
+    names = [one.name for one in definition.results]
+    return dict(zip(names, result if len(names) > 1 else (result,), strict=False))
 
 
 def _violations(expect: Expect, call: Call, outputs: Outputs) -> Iterator[Violation]:
@@ -93,28 +105,28 @@ def _diagnose(expect: Expect, call: Call, place: Place, expected: Any, got: Any)
 
 
 def step_operation(
-    name: str,
+    reference: Callable[..., Any],
     summary: str,
     *,
-    order: tuple[str, ...],
-    tensors: dict[str, str],
     expect: Expect,
-    written: tuple[str, ...] = (),
+    sources: Mapping[str, str] | None = None,
     scalars: Callable[[StepFacts], dict[str, Any]] = lambda _facts: {},
-    results: Callable[[Call, Any], Outputs] = lambda _call, _result: {},
-    returned: tuple[str, ...] = (),
+    results: Callable[[Call, Any], Outputs] | None = None,
     faults: dict[str, Fault],
     dummies: bool = False,
     consumed: bool = False,
 ) -> Operation:
     """Return the operation of a function of a step.
 
-    `order` are its parameters; `tensors` gives those that are tensors the name of a tensor of
-    the step, `scalars` the values of the others. `results` are outputs that it returns, of
-    which those in `returned` may be inputs. `consumed`: True if `expect` says what a model
-    or a kernel reads, so that the consumer judges it.
+    `sources` gives a tensor of another name in the step, `scalars` what is no tensor, or None in
+    the place of one. `results` are outputs that it returns. `consumed`: True if `expect` says
+    what a model or a kernel reads, so that the consumer judges it.
     """
-    judge = partial(_violations, expect)
+    definition = definition_of(reference)
+    assert definition is not None
+    name, judge = definition.name, partial(_violations, expect)
+    prepare = partial(_prepare, definition, sources or {}, scalars)
+    aliases = [one.name for one in definition.results if one.declared.may_alias]
     return Operation(
         name=name,
         section="13",
@@ -127,16 +139,16 @@ def step_operation(
             cases=partial(step_cases, name),
             boundaries=partial(step_boundaries, name),
             from_batch=partial(step_of_batch, name),
-            faults=_row_faults(order, tensors) | faults,
+            faults=faults_of(definition, prepare) | _row_faults(definition) | faults,
         ),
         call=FunctionCall(
-            prepare=partial(_prepare, tensors, scalars, order, frozenset(written)),
-            outputs=partial(_outputs, written, results),
+            prepare=prepare,
+            outputs=partial(_outputs, results or partial(_named_results, definition)),
         ),
         contract=Contract(
             invariants=None if consumed else judge,
             consume=judge if consumed else None,
-            may_alias=frozenset((*written, *returned)),
+            may_alias=frozenset((*_written(definition), *aliases)),
             diagnose=partial(_diagnose, expect),
         ),
         bench=Bench(cases=partial(step_of_batch, name)),
@@ -166,58 +178,37 @@ def set_live(values: torch.Tensor, mapping: torch.Tensor, value: int) -> torch.T
     return changed
 
 
-def _row_faults(order: tuple[str, ...], tensors: dict[str, str]) -> dict[str, Fault]:
+def _row_faults(definition: Definition) -> dict[str, Fault]:
     """Return the faults of rows and offsets that every function must refuse."""
-    faults = {
-        "slot below -1": Fault(
-            "idx_mapping",
-            lambda mapping: torch.full_like(mapping, -2),
-            applies=has_rows,
-            cpu_only=True,
-        ),
-        "slot beyond the slots": Fault(
+    names = _arrays(definition)
+    faults = {}
+    if len(names) > 2:  # else there are only rows and logits: no tensor tells the number of slots
+        faults["slot beyond the slots"] = Fault(
             "idx_mapping",
             lambda mapping: torch.full_like(mapping, 2**30),
             applies=has_rows,
             cpu_only=True,
-        ),
-        "float rows": Fault("idx_mapping", torch.Tensor.float),
-        "2-D rows": Fault("idx_mapping", lambda mapping: mapping[None]),
-        "rows of another type": wrong_type("idx_mapping"),
-    }
-    if len(tensors) == 2:  # only rows and logits: no tensor tells the number of slots
-        del faults["slot beyond the slots"]
+        )
     for field in ("query_start_loc", "cu_num_logits"):
-        if field in order:
+        if field in names:
             faults |= _offset_faults(field)
-    for field in ("num_computed_tokens", "prefill_len", "all_token_ids", "seq_lens", "input_ids"):
-        if field in order:
-            faults[f"int64 {field}"] = Fault(field, torch.Tensor.long)
     return faults
 
 
-def _has_offsets(case: Case) -> bool:
-    return bool(case.params["offsets"])
-
-
 def _offset_faults(field: str) -> dict[str, Fault]:
+    def has_offsets(case: Case) -> bool:
+        return bool(case.params["offsets"])
+
     return {
-        f"{field} of fewer rows": Fault(
-            field,
-            lambda starts, mapping: starts[: len(mapping)],
-            applies=_has_offsets,
-            given=("idx_mapping",),
-        ),
         f"{field} that does not start at 0": Fault(
-            field, lambda starts: starts + 1, applies=_has_offsets, cpu_only=True
+            field, lambda starts: starts + 1, applies=has_offsets, cpu_only=True
         ),
         f"{field} that falls": Fault(
             field,
             lambda starts: torch.cat([starts[:1], starts[1:].abs().neg() - 1]),
-            applies=lambda case: has_rows(case) and _has_offsets(case),
+            applies=lambda case: has_rows(case) and has_offsets(case),
             cpu_only=True,
         ),
-        f"float {field}": Fault(field, torch.Tensor.float, applies=_has_offsets),
     }
 
 

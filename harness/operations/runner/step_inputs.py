@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnproof.harness.model.call import Call, Outputs
+from attnproof import reference
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.operations.runner.step import StepFacts
 from attnproof.harness.operations.runner.step_call import (
     concatenated,
     has_live_rows,
-    has_tokens,
     set_live,
     step_operation,
 )
-from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 
 Right = Iterator[tuple[str, np.ndarray, str]]
 _MAPPING = ("idx_mapping",)
@@ -82,12 +80,6 @@ def _has_logits(case: Case) -> bool:
     return any(row["logits"] for row in case.params["rows"])
 
 
-_FEW_POSITIONS = Fault(
-    "pos", lambda pos: pos[:0], "query_start_loc", applies=has_tokens, cpu_only=True
-)
-_FEW_TOKENS = Fault(
-    "input_ids", lambda ids: ids[:0], "query_start_loc", applies=has_tokens, cpu_only=True
-)
 _SLOT_TWICE = Fault(
     "idx_mapping",
     torch.zeros_like,
@@ -107,48 +99,19 @@ def _negative(field: str) -> Fault:
 
 
 prepare_pos_seq_lens = step_operation(
-    "prepare_pos_seq_lens",
+    reference.prepare_pos_seq_lens,
     "positions of a step's tokens, and lengths of its sequences",
-    order=("idx_mapping", "query_start_loc", "num_computed_tokens", "pos", "seq_lens"),
-    tensors={
-        **{name: name for name in ("idx_mapping", "query_start_loc", "num_computed_tokens", "pos")},
-        "seq_lens": "unset seq_lens",
-    },
-    written=("pos", "seq_lens"),
+    sources={"seq_lens": "unset seq_lens"},
     expect=_positions,
     consumed=True,
-    faults={
-        "fewer positions than tokens": _FEW_POSITIONS,
-        "fewer lengths than rows": Fault(
-            "seq_lens",
-            lambda lengths, mapping: lengths[: len(mapping) - 1],
-            applies=lambda case: bool(case.params["rows"]),
-            given=_MAPPING,
-        ),
-        "int32 positions": Fault("pos", torch.Tensor.int),
-        "negative computed tokens": _negative("num_computed_tokens"),
-    },
-)
-
-_PREFILL = (
-    "input_ids",
-    "next_prefill_tokens",
-    "idx_mapping",
-    "query_start_loc",
-    "all_token_ids",
-    "prefill_len",
-    "num_computed_tokens",
+    faults={"negative computed tokens": _negative("num_computed_tokens")},
 )
 prepare_prefill_inputs = step_operation(
-    "prepare_prefill_inputs",
+    reference.prepare_prefill_inputs,
     "input tokens of a step's prompts",
-    order=_PREFILL,
-    tensors={name: name for name in _PREFILL},
-    written=("input_ids", "next_prefill_tokens"),
     expect=_prefill,
     consumed=True,
     faults={
-        "fewer inputs than tokens": _FEW_TOKENS,
         "slot of two rows": _SLOT_TWICE,
         "history shorter than the prompt": Fault(
             "all_token_ids",
@@ -156,8 +119,9 @@ prepare_prefill_inputs = step_operation(
             applies=_short_histories,
             cpu_only=True,
         ),
-        "histories of fewer slots": Fault("all_token_ids", lambda tokens: tokens[:-1]),
-        "lookahead of fewer slots": Fault("next_prefill_tokens", lambda tokens: tokens[:, :-1]),
+        "lookahead of fewer slots": Fault(
+            "next_prefill_tokens", lambda tokens: tokens[:, :-1], any_field=True
+        ),
         "negative prompt": _negative("prefill_len"),
         "negative computed tokens": _negative("num_computed_tokens"),
     },
@@ -175,31 +139,13 @@ def _logits(facts: StepFacts) -> dict[str, Any]:
     }
 
 
-_COMBINED = (
-    "input_ids",
-    "idx_mapping",
-    "last_sampled_tokens",
-    "query_start_loc",
-    "seq_lens",
-    "prefill_len",
-    "draft_tokens",
-    "cu_num_logits",
-)
 combine_sampled_and_draft_tokens = step_operation(
-    "combine_sampled_and_draft_tokens",
+    reference.combine_sampled_and_draft_tokens,
     "sampled and draft tokens in a step's input, and the tokens with logits",
-    order=(*_COMBINED, "num_logits", "num_new_sampled_tokens"),
-    tensors={name: name for name in _COMBINED},
     scalars=_logits,
-    written=("input_ids",),
-    results=lambda _call, result: {"result": result},
     expect=_combined,
     consumed=True,
     faults={
-        "fewer inputs than tokens": _FEW_TOKENS,
-        "two new tokens": wrong_value("num_new_sampled_tokens", 2),
-        "negative new tokens": wrong_value("num_new_sampled_tokens", -1),
-        "logits of another type": wrong_type("num_logits"),
         "another number of logits": Fault("num_logits", lambda total: total + 1, cpu_only=True),
         "fewer drafts than logits": Fault(
             ("draft_tokens", "num_new_sampled_tokens"),
@@ -215,36 +161,21 @@ combine_sampled_and_draft_tokens = step_operation(
             applies=_has_logits,
             cpu_only=True,
         ),
-        "drafts of fewer slots": Fault("draft_tokens", lambda drafts: drafts[:-1]),
-        "float drafts": Fault("draft_tokens", torch.Tensor.float),
-        "sampled tokens of fewer slots": Fault("last_sampled_tokens", lambda last: last[:-1]),
         "two sampled tokens of a slot": Fault(
             "last_sampled_tokens", lambda last: last.repeat(1, 2)
         ),
         "negative prompt": _negative("prefill_len"),
     },
 )
-
-
-def _pair(_call: Call, result: Any) -> Outputs:
-    slots, places = result
-    return {"slots": slots, "places": places}
-
-
 expand_idx_mapping = step_operation(
-    "expand_idx_mapping",
+    reference.expand_idx_mapping,
     "request slot of each logit, and its place in its row",
-    order=("idx_mapping", "total_num_logits", "cu_num_logits", "max_expand_len"),
-    tensors={name: name for name in ("idx_mapping", "cu_num_logits")},
     scalars=_logits,
-    results=_pair,
     expect=_expanded,
     faults={
         "another number of logits": Fault(
             "total_num_logits", lambda total: total + 1, cpu_only=True
         ),
-        "negative number of logits": wrong_value("total_num_logits", -1),
-        "number of another type": wrong_type("max_expand_len"),
         "more logits than a row may have": Fault(
             "max_expand_len", lambda _: 0, "cu_num_logits", applies=_has_logits, cpu_only=True
         ),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from attnproof import reference
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
@@ -84,15 +85,10 @@ def _past_prompt(case: Case) -> bool:
     )
 
 
-_COUNTED = ("num_sampled", "seq_lens", "cu_num_logits", "idx_mapping", "prefill_len")
 get_num_sampled_and_rejected = step_operation(
-    "get_num_sampled_and_rejected",
+    reference.get_num_sampled_and_rejected,
     "sampled and rejected tokens of each row, none in a prompt",
-    order=_COUNTED,
-    tensors={name: name for name in _COUNTED},
-    written=(_SAMPLED,),
     results=_counted,
-    returned=("sampled",),
     expect=_counts,
     faults={
         "more sampled tokens than logits": Fault(
@@ -101,13 +97,6 @@ get_num_sampled_and_rejected = step_operation(
         "negative sampled tokens": Fault(
             _SAMPLED, lambda sampled: -1 - sampled, applies=_past_prompt, cpu_only=True
         ),
-        "sampled tokens of fewer rows": Fault(
-            _SAMPLED,
-            lambda sampled, mapping: sampled[: len(mapping) - 1],
-            applies=lambda case: bool(case.params["rows"]),
-            given=_MAPPING,
-        ),
-        "int64 sampled tokens": Fault(_SAMPLED, torch.Tensor.long),
         "negative prompt": Fault(
             "prefill_len",
             lambda values, mapping: set_live(values, mapping, -1),
@@ -139,32 +128,11 @@ def _samples(case: Case) -> bool:
     )
 
 
-_UPDATED = (
-    "idx_mapping",
-    "num_computed_tokens",
-    "last_sampled_tokens",
-    "output_bin_counts",
-    "sampled_tokens",
-    "num_sampled",
-    "num_rejected",
-    "query_start_loc",
-    "all_token_ids",
-    "total_len",
-)
 post_update = step_operation(
-    "post_update",
+    reference.post_update,
     "sampled tokens added to the state of request slots",
-    order=_UPDATED,
-    tensors={name: name for name in _UPDATED}
-    | {"num_computed_tokens": "advanced", _SAMPLED: "counted"},
+    sources={"num_computed_tokens": "advanced", _SAMPLED: "counted"},
     scalars=_maybe,
-    written=(
-        "num_computed_tokens",
-        "last_sampled_tokens",
-        "output_bin_counts",
-        "all_token_ids",
-        "total_len",
-    ),
     expect=_updated,
     dummies=True,
     faults={
@@ -194,22 +162,12 @@ post_update = step_operation(
             applies=lambda case: _samples(case) and _has_counts(case),
             cpu_only=True,
         ),
-        "histories of fewer slots": Fault("all_token_ids", lambda tokens: tokens[:-1]),
-        "counts of fewer slots": Fault(
-            "output_bin_counts", lambda counts: counts[:-1], applies=_has_counts
-        ),
-        "int64 counts": Fault("output_bin_counts", torch.Tensor.long, applies=_has_counts),
-        "float tokens": Fault("sampled_tokens", torch.Tensor.float),
     },
 )
 
-_ADVANCED = ("idx_mapping", "num_computed_tokens", "query_start_loc")
 post_update_num_computed_tokens = step_operation(
-    "post_update_num_computed_tokens",
+    reference.post_update_num_computed_tokens,
     "query tokens added to the computed ones",
-    order=_ADVANCED,
-    tensors={name: name for name in _ADVANCED},
-    written=("num_computed_tokens",),
     expect=_advanced,
     faults={"slot of two rows": _SLOT_TWICE},
 )
