@@ -15,14 +15,13 @@ from attnproof.reference.checks.common import (
     check_sequences,
     check_slice,
     check_span,
-    check_tensor,
     check_ubatch,
 )
 from attnproof.reference.interface import MetadataError, UBatchSlice
 from attnproof.reference.interface.fields import added_fields
 from attnproof.reference.shared import CommonAttentionMetadata
 
-from .checking import checks
+from .checking import check_call, checks
 from .dispatch import on_device
 from .host import lengths
 from .host import ubatch as loops
@@ -51,9 +50,7 @@ def slice_query_start_locs(query_start_loc: torch.Tensor, request_slice: slice) 
     that is empty or out of range. SPEC.md section 3.
     """
     if _checked:
-        operation = "slice_query_start_locs"
-        check_tensor(operation, "query_start_loc", query_start_loc, 1)
-        check_slice(operation, "request_slice", request_slice, query_start_loc.shape[0] - 1)
+        check_call("slice_query_start_locs", **locals())
     start, stop = request_slice.start, request_slice.stop
     if not query_start_loc.is_cpu:
         return query_start_loc[start : stop + 1] - query_start_loc[start]

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnproof.reference.checks.ubatch_slices import (
-    check_split_point,
-    check_split_points,
-    check_ubatch_slices,
-)
 from attnproof.reference.interface import UBatchSlice
 
-from .checking import checks
+from .checking import check_call, checks
 
 __all__ = [
     "maybe_create_ubatch_slices",
@@ -35,10 +30,7 @@ def maybe_create_ubatch_slices(
     for the bounds of each slice. SPEC.md section 11.
     """
     if _checked:
-        check_ubatch_slices(
-            should_ubatch, num_scheduled_tokens, num_tokens_padded, num_reqs_padded, num_ubatches
-        )
-        check_split_point(split_point)
+        check_call("maybe_create_ubatch_slices", **locals())
     if not should_ubatch:
         return None, None
     if isinstance(split_point, list):
@@ -48,8 +40,6 @@ def maybe_create_ubatch_slices(
         points = [step * i for i in range(1, num_ubatches)]
     ends = num_scheduled_tokens.cumsum(dtype=np.int64)
     tokens = int(ends[-1]) if len(ends) else 0
-    if _checked:
-        check_split_points(split_point, num_ubatches, tokens, points)
 
     starts, stops = [0, *points], [*points, tokens]
     # The first row that ends behind a token holds it; idle rows before it end at its start.

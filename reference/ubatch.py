@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -15,9 +15,10 @@ from .checks.common import (
     check_sequences,
     check_slice,
     check_span,
-    check_tensor,
     check_ubatch,
 )
+from .definition.definition import operation
+from .definition.roles import Array, Object, Offsets
 from .interface import MetadataError, UBatchSlice
 from .interface.fields import added_fields
 from .shared import CommonAttentionMetadata
@@ -29,17 +30,21 @@ __all__ = [
 ]
 
 
-def slice_query_start_locs(query_start_loc: torch.Tensor, request_slice: slice) -> torch.Tensor:
+def _has_requests(operation: str, sizes: dict[str, int], request_slice: slice) -> None:
+    check_slice(operation, "request_slice", request_slice, sizes["R"])
+
+
+@operation(requires=(_has_requests,))
+def slice_query_start_locs(
+    query_start_loc: Offsets, request_slice: Annotated[slice, Object()]
+) -> Annotated[torch.Tensor, Array("query offsets", ("?",))]:
     """Return the offsets of the requests in `request_slice`, rebased to 0.
 
     `query_start_loc` is (R+1,) int32 or int64; the result is a new tensor of its
     dtype and device with one entry more than requests. Raise MetadataError for a slice
     that is empty or out of range. SPEC.md section 3.
     """
-    operation = "slice_query_start_locs"
-    check_tensor(operation, "query_start_loc", query_start_loc, 1)
-    num_reqs = query_start_loc.shape[0] - 1
-    start, stop = check_slice(operation, "request_slice", request_slice, num_reqs)
+    start, stop = request_slice.start, request_slice.stop
     return query_start_loc[start : stop + 1] - query_start_loc[start]
 
 

@@ -29,9 +29,11 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place, child_outputs, of_children
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.derived.faults import faults_of
+from attnproof.harness.operations.shared.faults import wrong_value
 from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.harness.operations.shared.params import Counts, Params, Positive, Some
+from attnproof.reference import maybe_create_ubatch_slices as reference
 from attnproof.reference import split_attn_metadata
 from attnproof.reference.interface import UBatchSlice
 
@@ -280,13 +282,8 @@ maybe_create_ubatch_slices = Operation(
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,
-        faults={
-            "flag of another type": wrong_type("should_ubatch"),
-            "no micro-batches": wrong_value("num_ubatches", 0),
-            "micro-batches of another type": wrong_type("num_ubatches"),
-            "list of numbers of tokens": Fault(
-                "num_scheduled_tokens", np.ndarray.tolist, error=TypeError
-            ),
+        faults=faults_of(reference, _prepare)
+        | {
             "float numbers of tokens": Fault(
                 "num_scheduled_tokens", lambda given: given.astype(np.float32)
             ),
@@ -312,7 +309,6 @@ maybe_create_ubatch_slices = Operation(
                 applies=_cut,
                 given=("num_scheduled_tokens",),
             ),
-            "point of another type": wrong_type("split_point"),
             "points that fall": Fault(
                 ("split_point", "num_ubatches"),
                 lambda *_: ([2, 1], 3),
