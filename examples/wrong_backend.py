@@ -25,7 +25,8 @@ from attnproof.reference.checks.common import (
     check_span,
     check_ubatch,
 )
-from attnproof.reference.checks.slots import check_blocks, check_range, check_slot_mapping
+from attnproof.reference.checks.slots import check_blocks, check_range
+from attnproof.reference.definition.checking import check_arguments
 from attnproof.reference.interface import PAD_SLOT_ID, UBatchSlice
 from attnproof.reference.interface.fields import alignments
 from attnproof.reference.shared import CommonAttentionMetadata
@@ -126,15 +127,7 @@ def build_slot_mapping(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Wrong for caches of 2**31 slots and more."""
-    check_slot_mapping(
-        query_start_loc,
-        num_computed_tokens,
-        block_table,
-        block_size,
-        num_padded_tokens,
-        start_idx,
-        out,
-    )
+    check_arguments("build_slot_mapping", (), locals())
     device, starts = query_start_loc.device, query_start_loc.long()
     tokens = int(starts[-1])
     requests = torch.arange(starts.shape[0] - 1, device=device)

@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import torch
 
-from attnproof.reference.checks.context_parallel import check_block_ranks
-from attnproof.reference.checks.slots import check_slot_mapping
-
+from .checking import check_call, checks
 from .dispatch import INTERPRETED, on_device
 from .host import slot_mapping as loops
 
@@ -20,6 +18,7 @@ __all__ = [
     "build_slot_mapping",
 ]
 
+_checked = checks.follow(globals())
 _TENSOR, _INT64 = torch.Tensor, torch.int64
 _WIDE: Final = {torch.int32: False, torch.int64: True}
 Ranks = tuple[int, int, int]
@@ -50,11 +49,8 @@ def build_slot_mapping(
     device: one kernel, and a sync only if neither `num_padded_tokens` nor `out` gives the
     length. SPEC.md sections 5 and 10.
     """
-    ranks: Ranks | None = None
-    integers = type(cp_size) is type(cp_rank) is type(cp_interleave) is int
-    if cp_size != 1 or cp_rank or cp_interleave != 1 or not integers:
-        check_block_ranks("build_slot_mapping", block_size, cp_size, cp_rank, cp_interleave)
-        ranks = None if cp_size == 1 else (cp_size, cp_rank, cp_interleave)
+    plain = type(cp_size) is type(cp_rank) is type(cp_interleave) is int
+    plain = plain and cp_size == cp_interleave == 1 and cp_rank == 0
     batch = (
         query_start_loc,
         num_computed_tokens,
@@ -63,12 +59,24 @@ def build_slot_mapping(
         num_padded_tokens,
         start_idx,
         out,
-        ranks,
+        None if plain else (cp_size, cp_rank, cp_interleave),
     )
     slots = None if INTERPRETED else _by_loops(*batch)
     if slots is None:
-        check_slot_mapping(*batch[:-1])
-        slots = (_on_device if on_device(query_start_loc) else _by_loops_on_copies)(*batch)
+        # Loops return None for what may be malformed; kernels trust their input.
+        trusted = type(query_start_loc) is _TENSOR and on_device(query_start_loc)
+        if _checked or not trusted:
+            check_call(
+                "build_slot_mapping",
+                *batch[:4],
+                num_padded_tokens=num_padded_tokens,
+                start_idx=start_idx,
+                out=out,
+                cp_size=cp_size,
+                cp_rank=cp_rank,
+                cp_interleave=cp_interleave,
+            )
+        slots = (_on_device if trusted else _by_loops_on_copies)(*batch)
     if out is None or num_padded_tokens is None:
         return slots
     return slots[:num_padded_tokens]
@@ -101,6 +109,8 @@ def _by_loops(
         return None
     if type(block_size) is not int or block_size < 1:
         return None
+    if ranks is not None and not _are_ranks(block_size, *ranks):
+        return None
     starts_at, computed_at = starts.data_ptr(), computed.data_ptr()
     tokens = loops.count_tokens(rows, starts_at, wide_starts, computed_at, wide)
     slots = _room(tokens, num_padded, out)
@@ -127,6 +137,13 @@ def _by_loops(
         out is not None,
     )
     return slots if filled else None
+
+
+def _are_ranks(block_size: int, size: Any, rank: Any, interleave: Any) -> bool:
+    """True for a rank of context parallelism, and an interleave that divides the block size."""
+    if not type(size) is type(rank) is type(interleave) is int:
+        return False
+    return 0 <= rank < size and interleave >= 1 and block_size % interleave == 0
 
 
 def _wide_row(lengths: torch.Tensor, rows: int) -> bool | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
 from .checks.common import check_bool, check_int, check_list
-from .checks.context_parallel import check_block_ranks
-from .checks.slots import check_block_row, check_blocks, check_range, check_slot_mapping
+from .checks.slots import check_block_row, check_blocks, check_range
+from .definition.definition import operation
+from .definition.roles import Array, BlockSize, ComputedLens, Int, Offsets
 from .interface import PAD_SLOT_ID
 
 __all__ = [
@@ -38,19 +40,19 @@ def compute_slot_mapping(
     sequence's blocks, for negative lengths and for a negative block id; TypeError for a
     block id that is not an integer. SPEC.md section 5.
     """
-    operation = "compute_slot_mapping"
-    check_bool(operation, "is_profile_run", is_profile_run)
-    check_list(operation, "slot_mapping", slot_mapping)
-    check_int(operation, "seq_len", seq_len, 0)
+    name = "compute_slot_mapping"
+    check_bool(name, "is_profile_run", is_profile_run)
+    check_list(name, "slot_mapping", slot_mapping)
+    check_int(name, "seq_len", seq_len, 0)
     if is_profile_run:
         slot_mapping.extend([PAD_SLOT_ID] * seq_len)
         return
-    check_int(operation, "context_len", context_len, 0)
-    check_int(operation, "start_idx", start_idx, 0)
-    check_int(operation, "block_size", block_size, 1)
+    check_int(name, "context_len", context_len, 0)
+    check_int(name, "start_idx", start_idx, 0)
+    check_int(name, "block_size", block_size, 1)
     first = max(start_idx, context_len)
-    block_table = check_block_row(operation, block_tables, seq_id, first, seq_len, block_size)
-    check_blocks(operation, "block_tables", block_table, first, seq_len, block_size)
+    block_table = check_block_row(name, block_tables, seq_id, first, seq_len, block_size)
+    check_blocks(name, "block_tables", block_table, first, seq_len, block_size)
     slots = [PAD_SLOT_ID] * max(0, start_idx - context_len)
     _compute_slot_mapping_python(slots, block_table, first, seq_len, block_size)
     slot_mapping.extend(slots)
@@ -64,10 +66,10 @@ def _compute_slot_mapping_python(
     block_size: int,
 ) -> None:
     """Append the slots of positions [range_start, range_end), one position at a time."""
-    operation = "_compute_slot_mapping_python"
-    check_list(operation, "slot_mapping", slot_mapping)
-    check_range(operation, block_table, range_start, range_end, block_size)
-    check_blocks(operation, "block_table", block_table, range_start, range_end, block_size)
+    name = "_compute_slot_mapping_python"
+    check_list(name, "slot_mapping", slot_mapping)
+    check_range(name, block_table, range_start, range_end, block_size)
+    check_blocks(name, "block_table", block_table, range_start, range_end, block_size)
     slots = []
     for position in range(range_start, range_end):
         block = int(block_table[position // block_size])
@@ -83,29 +85,42 @@ def _compute_slot_mapping_numpy(
     block_size: int,
 ) -> None:
     """Append the slots of positions [range_start, range_end), computed as one numpy array."""
-    operation = "_compute_slot_mapping_numpy"
-    check_list(operation, "slot_mapping", slot_mapping)
-    check_range(operation, block_table, range_start, range_end, block_size)
-    check_blocks(operation, "block_table", block_table, range_start, range_end, block_size)
+    name = "_compute_slot_mapping_numpy"
+    check_list(name, "slot_mapping", slot_mapping)
+    check_range(name, block_table, range_start, range_end, block_size)
+    check_blocks(name, "block_table", block_table, range_start, range_end, block_size)
     positions = np.arange(range_start, range_end, dtype=np.int64)
     columns = (positions // block_size).tolist()
     blocks = np.array([block_table[column] for column in columns], dtype=np.int64)
     slot_mapping.extend((blocks * block_size + positions % block_size).tolist())
 
 
+def _divides(block_size: int, cp_interleave: int) -> Iterator[tuple[str, bool, str]]:
+    expected = f"a divisor of block_size = {block_size}"
+    yield "cp_interleave", block_size % cp_interleave != 0, expected
+
+
+def _has_room(num_padded_tokens: int | None, out: torch.Tensor | None) -> Iterator[Any]:
+    if num_padded_tokens is not None and out is not None:
+        expected = f"at least num_padded_tokens = {num_padded_tokens}"
+        yield "out", len(out) < num_padded_tokens, expected
+
+
+@operation(requires=(_divides, _has_room))
 def build_slot_mapping(
-    query_start_loc: torch.Tensor,
-    num_computed_tokens: torch.Tensor,
-    block_table: torch.Tensor,
-    block_size: int,
+    query_start_loc: Offsets,
+    num_computed_tokens: ComputedLens,
+    # No `BlockTable`: a sequence may be longer than its row.
+    block_table: Annotated[torch.Tensor, Array(shape=("R", "W"))],
+    block_size: BlockSize,
     *,
-    num_padded_tokens: int | None = None,
-    start_idx: torch.Tensor | None = None,
-    out: torch.Tensor | None = None,
-    cp_size: int = 1,
-    cp_rank: int = 0,
-    cp_interleave: int = 1,
-) -> torch.Tensor:
+    num_padded_tokens: Annotated[int, Int(least="T")] | None = None,
+    start_idx: Annotated[torch.Tensor, Array(shape=("R",))] | None = None,
+    out: Annotated[torch.Tensor, Array("slots", written=True, longer=True)] | None = None,
+    cp_size: Annotated[int, Int(least=1)] = 1,
+    cp_rank: Annotated[int, Int(below="cp_size")] = 0,
+    cp_interleave: Annotated[int, Int(least=1)] = 1,
+) -> Annotated[torch.Tensor, Array("slots", ("?",), may_alias=True)]:
     """Return the cache slots of all query tokens of a batch, int64, on the inputs' device.
 
     `query_start_loc` (R+1,), `num_computed_tokens` (R,), `start_idx` (R,) and
@@ -119,16 +134,6 @@ def build_slot_mapping(
     position on rank `cp_rank`, -1 if another rank owns it. Raise MetadataError for
     mismatched shapes, dtypes, devices, and for values out of range. SPEC.md sections 5, 10.
     """
-    check_block_ranks("build_slot_mapping", block_size, cp_size, cp_rank, cp_interleave)
-    check_slot_mapping(
-        query_start_loc,
-        num_computed_tokens,
-        block_table,
-        block_size,
-        num_padded_tokens,
-        start_idx,
-        out,
-    )
     offsets, table = query_start_loc.tolist(), block_table.tolist()
     computed, width = num_computed_tokens.tolist(), block_table.shape[1]
     first_kept = [0] * len(computed) if start_idx is None else start_idx.tolist()

@@ -360,7 +360,7 @@ def _lost_slots(context: Context, _field: str, right: np.ndarray, wrong: np.ndar
     where = right != wrong
     if (right[where] == -1).all():
         inside = (np.flatnonzero(where) < context.facts.tokens).all()
-        if "columns" in context.case.params and inside:
+        if context.case.params.get("columns") is not None and inside:
             return _BEYOND_ROW
         return "a slot for an entry that must have none"
     return "token without its slot" if (wrong[where] == -1).all() else ""

@@ -29,17 +29,6 @@ def check_rank(operation: str, field: str, rank: int, size: int) -> None:
         raise MetadataError(operation, field, rank, f"at most {size - 1}")
 
 
-def check_block_ranks(
-    operation: str, block_size: int, size: int, rank: int, interleave: int
-) -> None:
-    """Require a valid rank (`check_ranks`), and an interleave that divides the block size."""
-    check_int(operation, "block_size", block_size, 1)
-    check_ranks(operation, size, rank, interleave, "cp")
-    if block_size % interleave:
-        expected = f"a divisor of block_size = {block_size}"
-        raise MetadataError(operation, "cp_interleave", interleave, expected)
-
-
 def check_local_lengths(
     seq_lens: torch.Tensor, size: int, rank: int | torch.Tensor | None, interleave: int
 ) -> None:

@@ -1,7 +1,4 @@
-"""Checks of `build_slot_mapping` and its forms for one sequence (SPEC.md section 5).
-
-No device tensor is read, so no check synchronises.
-"""
+"""Checks of the slots of one sequence (SPEC.md section 5), and of memory that is written."""
 
 from __future__ import annotations
 
@@ -11,73 +8,7 @@ from operator import index
 import torch
 
 from ..interface.errors import MetadataError
-from .common import check_device, check_int, check_length, check_offsets, check_tables, check_tensor
-
-
-def check_slot_mapping(
-    query_start_loc: torch.Tensor,
-    num_computed_tokens: torch.Tensor,
-    block_table: torch.Tensor,
-    block_size: int,
-    num_padded_tokens: int | None,
-    start_idx: torch.Tensor | None,
-    out: torch.Tensor | None,
-) -> None:
-    """Require valid arguments of `build_slot_mapping` (SPEC.md section 5)."""
-    operation = "build_slot_mapping"
-    check_int(operation, "block_size", block_size, 1)
-    check_tensor(operation, "query_start_loc", query_start_loc, 1)
-    rows = query_start_loc.shape[0] - 1
-    if rows < 0:
-        raise MetadataError(operation, "query_start_loc", "empty", "at least one offset")
-    device = query_start_loc.device
-    for field, tensor, ndim in (
-        ("num_computed_tokens", num_computed_tokens, 1),
-        ("block_table", block_table, 2),
-        ("start_idx", start_idx, 1),
-    ):
-        if field != "start_idx" or tensor is not None:
-            checked = check_tensor(operation, field, tensor, ndim)
-            check_length(operation, field, checked, rows)
-            check_device(operation, field, checked, device)
-    if num_padded_tokens is not None:
-        check_int(operation, "num_padded_tokens", num_padded_tokens, 0)
-    if out is not None:
-        check_tensor(operation, "out", out, 1)
-        check_device(operation, "out", out, device)
-        if out.dtype is not torch.int64:
-            raise MetadataError(operation, "out", f"of dtype {out.dtype}", "int64")
-        if num_padded_tokens is not None and out.shape[0] < num_padded_tokens:
-            expected = f"at least num_padded_tokens = {num_padded_tokens}"
-            raise MetadataError(operation, "out", f"of length {out.shape[0]}", expected)
-        for field, tensor in (
-            ("query_start_loc", query_start_loc),
-            ("num_computed_tokens", num_computed_tokens),
-            ("block_table", block_table),
-            ("start_idx", start_idx),
-        ):
-            if tensor is not None and overlap(tensor, out):
-                raise MetadataError(operation, "out", f"in the memory of {field}", "memory apart")
-    if query_start_loc.is_cpu:
-        _check_slot_values(query_start_loc, num_computed_tokens, num_padded_tokens, out)
-
-
-def _check_slot_values(
-    query_start_loc: torch.Tensor,
-    num_computed_tokens: torch.Tensor,
-    num_padded_tokens: int | None,
-    out: torch.Tensor | None,
-) -> None:
-    operation = "build_slot_mapping"
-    check_offsets(operation, "query_start_loc", query_start_loc)
-    if num_computed_tokens.numel() and int(num_computed_tokens.min()) < 0:
-        given = f"{int(num_computed_tokens.min())} at its least"
-        raise MetadataError(operation, "num_computed_tokens", given, "no negative length")
-    tokens = int(query_start_loc[-1])
-    if num_padded_tokens is not None and num_padded_tokens < tokens:
-        raise MetadataError(operation, "num_padded_tokens", num_padded_tokens, f"at least {tokens}")
-    if out is not None and out.shape[0] < tokens:
-        raise MetadataError(operation, "out", f"of length {out.shape[0]}", f"at least {tokens}")
+from .common import check_int, check_tables
 
 
 def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -213,7 +213,9 @@ def _check_values(name: str, argument: Argument, value: Any, sizes: dict[str, in
     declared = argument.declared
     if isinstance(declared, Int):
         least, below = _limit(declared.least, sizes), _limit(declared.below, sizes)
-        if least is not None and value < least:
+        # An axis that only a device tensor says is at least 0.
+        least = size_of(declared.least).more if least is None else least
+        if value < least:
             raise MetadataError(name, argument.name, value, f"at least {least}")
         if below is not None and value >= below:
             raise MetadataError(name, argument.name, value, f"below {below}")
@@ -314,4 +316,5 @@ def _check_condition(name: str, condition: Any, known: Mapping[str, Any]) -> Non
         if isinstance(wrong, torch.Tensor) and wrong.ndim:
             refuse(name, field, value.flatten(), wrong.flatten(), expected)
         elif wrong:
-            raise MetadataError(name, field, value, expected)
+            given = f"of length {len(value)}" if isinstance(value, torch.Tensor) else value
+            raise MetadataError(name, field, given, expected)

@@ -43,6 +43,8 @@ _MOST_ENTRIES = 2**17
 """Largest axis that follows from other values: the reference takes as many steps."""
 Example = tuple[str, Batch | None, dict[str, Any]]
 """Name, batch and parameters, beside the usual ones, of a case."""
+Step = tuple[Batch, dict[str, Any]]
+"""Batch and parameters, beside the usual ones, of an engine's step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,7 @@ class Cases:
         form: Form,
         batches: Callable[[], st.SearchStrategy[Batch]],
         examples: Callable[[], Iterable[Example]],
-        steps: Callable[[Batch], Iterable[tuple[Batch, dict[str, Any]]]] | None,
+        steps: Callable[[Batch], Iterable[Step]] | None,
         problem: Callable[[Case], str],
     ) -> None:
         self.form, self.definition = form, form.definition
@@ -155,12 +157,16 @@ class Cases:
 
     def from_batch(self, batch: Batch) -> Iterator[Case]:
         """Yield the cases of a batch that an engine ran."""
-        for of_step, changed in (self._steps or self._usual_steps)(batch):
+        yield from self.of_steps((self._steps or self._usual_steps)(batch))
+
+    def of_steps(self, steps: Iterable[Step]) -> Iterator[Case]:
+        """Yield the cases with other parameters than the usual ones."""
+        for of_step, changed in steps:
             case = self._case(of_step if self.definition.has_batch else None, self._usual | changed)
             if not self.problem(case):
                 yield case
 
-    def _usual_steps(self, batch: Batch) -> Iterator[tuple[Batch, dict[str, Any]]]:
+    def _usual_steps(self, batch: Batch) -> Iterator[Step]:
         # Without a batch, as many numbers as the step has requests.
         sizes = {name: batch.num_requests for name in self._usual if name.startswith("size_")}
         if self.definition.has_batch or sizes:
@@ -194,12 +200,14 @@ class Cases:
         return Call(args, kwargs, arena=arena, written=written, facts=facts)
 
     def outputs(self, call: Call, result: Any) -> Outputs:
-        """Return the written arguments and the results by name."""
-        outputs = Outputs({name: call[name] for name in sorted(call.written)})
+        """Return the results and the written arguments by name."""
+        # A result may be a view of what is written: a mistake in both is one of the result.
         names = [one.name for one in self.definition.results]
         if len(names) < 2 or not isinstance(result, tuple) or len(result) != len(names):
-            return outputs | {names[0] if len(names) == 1 else "result": result}
-        return outputs | dict(zip(names, result, strict=True))
+            named: Any = {names[0] if len(names) == 1 else "result": result}
+        else:
+            named = zip(names, result, strict=True)
+        return Outputs(named) | {name: call[name] for name in sorted(call.written)}
 
 
 @st.composite

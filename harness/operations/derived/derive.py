@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Inputs, Operation
 from attnproof.harness.operations.derived.arguments import Values
-from attnproof.harness.operations.derived.cases import Cases, Example
+from attnproof.harness.operations.derived.cases import Cases, Example, Step
 from attnproof.harness.operations.derived.contract import Judge, contract_of
 from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.derived.params import (
@@ -28,6 +28,7 @@ from attnproof.harness.operations.derived.params import (
 from attnproof.harness.operations.derived.pool import needs_wide_pool
 from attnproof.harness.operations.derived.steps import class_operation
 from attnproof.reference.definition.definition import Definition, DefinitionError, definition_of
+from attnproof.reference.definition.definition import without as kept_arguments
 from attnproof.reference.definition.roles import Object
 
 OWN = ""
@@ -43,12 +44,14 @@ def derive(
     parameters: Mapping[str, Parameter] | None = None,
     batches: Callable[[], st.SearchStrategy[Batch]] = usual_strategy,
     examples: Callable[[], Iterable[Example]] = tuple,
-    steps: Callable[[Batch], Iterable[tuple[Batch, dict[str, Any]]]] | None = None,
+    steps: Callable[[Batch], Iterable[Step]] | None = None,
+    timed: Callable[[Batch], Iterable[Step]] | None = None,
     faults: Mapping[str, Fault] | None = None,
     problem: Callable[[Case], str] = lambda _: "",
     unreal: Callable[[Case], str] = lambda _: "",
     any_slots: bool = False,
     outputs: Callable[[Call, Any], Outputs] | None = None,
+    without: Collection[str] = (),
     bench: Bench | None = None,
     built_in: BuiltIn | None = None,
     invariants: Judge | None = None,
@@ -58,15 +61,20 @@ def derive(
 
     What follows from no role is added by hand: `values` of arguments and axes that follow from
     others, and the `parameters` that they read; `batches` to draw; `examples`, cases that are
-    always run; `steps`, the batch and the parameters of an engine's batch; `faults`; the
-    `problem` of a case that cannot be run and why one is `unreal`; `outputs` of a result;
-    `invariants`, and further fields of the `Contract`.
+    always run; `steps`, the batch and the parameters of an engine's batch, and `timed`, those of
+    a benchmark; `faults`; the `problem` of a case that cannot be run and why one is `unreal`;
+    `outputs` of a result; arguments that cases are `without`; `invariants`, and further fields of
+    the `Contract`.
     """
+    definition = kept_arguments(definition, without)
     _check_objects(definition, {**definition.values, **(values or {})})
     if definition.methods:
         return class_operation(definition, OWN)
     form = form_of(definition, values, parameters)
     cases = Cases(form, batches, examples, steps, problem)
+
+    def timed_cases(batch: Batch) -> Iterator[Case]:
+        return cases.of_steps(timed(batch) if timed else ())
 
     def why_unreal(case: Case) -> str:
         wide = needs_wide_pool(case) if cases.pool else ""
@@ -90,7 +98,7 @@ def derive(
         ),
         call=FunctionCall(prepare=cases.prepare, outputs=outputs or cases.outputs),
         contract=replace(contract_of(definition, invariants, form.values.keys()), **contract),
-        bench=bench or Bench(),
+        bench=bench or Bench(cases=timed_cases if timed else None),
         built_in=built_in or BuiltIn(),
     )
 
@@ -114,4 +122,4 @@ def _check_objects(definition: Definition, values: Mapping[str, Any]) -> None:
         )
 
 
-__all__ = ["OWN", "Example", "derive", "derive_built_in", "one_of"]
+__all__ = ["OWN", "Example", "Step", "derive", "derive_built_in", "one_of"]

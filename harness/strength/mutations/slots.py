@@ -142,8 +142,8 @@ def slots_of_a_batch_at_block_edges(
     **kw: Any,
 ) -> Any:
     """The last token of a block goes to the same sequence's next block, in a batch."""
-    shifted = block_table.to(torch.int64).roll(-1, 1)
     slots = build(query_start_loc, num_computed_tokens, block_table, block_size, **kw)
+    shifted = block_table.to(torch.int64).roll(-1, 1)
     starts = query_start_loc.tolist()
     for row, (first, end) in enumerate(pairwise(starts)):
         for token in range(first, end):
