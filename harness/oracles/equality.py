@@ -14,7 +14,7 @@ import torch
 
 from attnproof.harness.cases.batches.later import ROW_KEYS
 from attnproof.harness.cases.batches.subclass import ADDED_FIELDS
-from attnproof.harness.cases.layers.tolerance import close, farthest
+from attnproof.harness.cases.layers.tolerance import close, farthest, without_infinities
 from attnproof.harness.model.call import MISSING, Facts
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place
@@ -147,14 +147,19 @@ def difference(
 def agrees(operation: Operation, place: Place, expected: Any, got: Any) -> bool:
     """True if the field is equal, or close enough if it is tolerant and expected in float64.
 
-    Raise ValueError if a tolerant field is expected to hold NaN or infinity: no result of such a
-    case is right (SPEC.md section 8), so that it judges nobody.
+    Raise ValueError if a tolerant field of SPEC.md section 8 is expected to hold NaN or infinity:
+    no result of such a case is right, so that it judges nobody.
     """
     if not _is_tolerant(operation, place, expected):
         return same(expected, got)
+    tolerance = operation.contract.tolerances.get(place.root)
+    if tolerance is not None:
+        expected, got = without_infinities(expected, got)
+        # An infinity that is left is one that the result does not have.
+        return bool(torch.isfinite(expected).all()) and close(expected, got, tolerance)
     if not bool(torch.isfinite(expected).all()):
         raise ValueError(f"the reference's {place} is not finite: the case has no right result")
-    return close(expected, got, operation.contract.tolerances.get(place.root))
+    return close(expected, got)
 
 
 def _wrong_index(
@@ -162,7 +167,7 @@ def _wrong_index(
 ) -> tuple[int, ...] | None:
     """Return the index of the first wrong element, of the farthest one in a tolerant field."""
     if _is_tolerant(operation, place, expected) and isinstance(got, torch.Tensor):
-        return farthest(expected, got)
+        return farthest(*without_infinities(expected, got))
     return first_difference(expected, got)
 
 

@@ -6,7 +6,7 @@ the candidate's have the requested dtype.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -49,6 +49,18 @@ def close(expected: torch.Tensor, got: object, tolerance: float | None = None) -
         norms = norms.clamp(min=float(norms.norm()) / norms.numel() ** 0.5 / _ELEMENT)
     allowed = _ELEMENT * tolerance * norms + rounding
     return bool((error.abs() <= allowed).all())
+
+
+def without_infinities(expected: torch.Tensor, got: Any) -> tuple[torch.Tensor, Any]:
+    """Return both with 0 where `expected` is NaN or both have the same infinity.
+
+    What cannot be a number has no right value, and an infinity, such as the logarithm of an empty
+    sum, is compared exactly.
+    """
+    if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
+        return expected, got
+    left_out = expected.isnan() | (expected.isinf() & (got == expected))
+    return expected.masked_fill(left_out, 0), got.masked_fill(left_out, 0)
 
 
 def rounding_near_0(dtype: torch.dtype) -> float:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from attnproof.harness.cases.layers.tolerance import TOLERANCES, close, farthest
+from attnproof.harness.cases.layers.tolerance import TOLERANCES, close, farthest, without_infinities
 
 RIGHT = torch.linspace(-2, 2, 60, dtype=torch.float64).reshape(3, 4, 5)
 
@@ -62,3 +64,10 @@ def test_sums_that_cancel_in_a_narrow_row_keep_the_rounding_of_their_terms():
 )
 def test_another_dtype_shape_device_or_type_is_not_close(got):
     assert not close(RIGHT, got)
+
+
+def test_equal_infinities_and_expected_nan_are_left_out():
+    expected = torch.tensor([math.inf, -math.inf, math.nan, 1.0])
+    left = without_infinities(expected, torch.tensor([math.inf, math.inf, 5.0, 2.0]))
+    assert left[0].tolist() == [0, -math.inf, 0, 1]
+    assert left[1].tolist() == [0, math.inf, 0, 2]
