@@ -60,7 +60,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="file.py or module of operations of your own, as attnproof's --operations; repeatable",
+        help="file.py, module or definition.json of operations of your own, as attnproof's "
+        "--operations; repeatable",
     )
     parser.addini("attnproof_operations", "files of own operations, one a line", "linelist", [])
     parser.addini("attnproof_candidate", "candidates to verify, one a line", "linelist", [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from tests.conftest import Forked
 
 DOCS = Path(__file__).parents[1] / "docs"
-_BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(python|json|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COUNTED = r"(?:of|cases?|failed|advice|checks?|findings?|drawn|edge|steps|unverified|s|operations)"
 _FIGURE = re.compile(rf"\d[\d,.]*(?= {_COUNTED}\b)|(?<=\()\d+(?= cases/s)|\bnone(?= of \d)")
 FILES = {
@@ -47,13 +48,17 @@ def commands(block: str) -> list[tuple[list[str], list[str]]]:
 def exit_codes(page: str, folder: Path, attnproof: Forked) -> list[int]:
     """Type the commands of a page in the folder, compare outputs; return the exit codes.
 
-    A block of Python is `backend.py`, or the file that its first line names.
+    A block of Python is `backend.py`, or the file that its first line names; one of JSON has the
+    name of its definition.
     """
     codes = []
     for kind, text in _BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
         if kind == "python":
             named = re.match(r"# (\w+\.py)\n", text)
             (folder / (named[1] if named else "backend.py")).write_text(text, encoding="utf-8")
+            continue
+        if kind == "json":
+            (folder / f"{json.loads(text)['name']}.json").write_text(text, encoding="utf-8")
             continue
         for (program, *arguments), shown in commands(text):
             assert program == "attnproof"
@@ -71,7 +76,7 @@ def test_the_quickstart_goes_from_red_to_green(attnproof, tmp_path):
 
 @pytest.mark.slow
 def test_an_own_operation_goes_from_nothing_to_a_finding(attnproof, tmp_path):
-    assert exit_codes("operations.md", tmp_path, attnproof) == [0, 2, 1, 2]
+    assert exit_codes("operations.md", tmp_path, attnproof) == [0, 2, 1, 1, 2]
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ from attnproof.harness.running.engines import (
 )
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.extras import absence
+from attnproof.harness.running.json_solutions import check_solution, load_solution
 
 GROUP = "attnproof.candidates"
 """Group of entry points that name candidates.
@@ -116,6 +117,9 @@ def _resolve(name: str, device: str) -> Candidate:
         target, interface = installed[name]
         return Candidate(name, target, lane, interface=interface)
     path = Path(name)
+    if path.suffix == ".json":
+        check_solution(path)
+        return Candidate(escape_line(path.stem), str(path.resolve()), lane)
     if path.suffix == ".py" or os.path.isdir(path) or os.sep in name:  # noqa: PTH112
         source = _checked(path).resolve()
         source = source.parent if source.name == "__init__.py" else source
@@ -231,6 +235,8 @@ def load(candidate: Candidate) -> Any:
         if candidate.target == OPTIMIZED:
             loaded.checking.checks.on = candidate.checked
         return loaded
+    if path.suffix == ".json":
+        return load_solution(path)
     sys.path.insert(0, str(path.parent))
     name, source = path.stem, path
     if path.is_dir():

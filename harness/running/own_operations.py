@@ -28,7 +28,9 @@ from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.derived.derive import derive
+from attnproof.harness.operations.derived.params import Form, form_of, parameters_of, usual
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.json_definitions import read_definition
 from attnproof.harness.running.processes.linux import die_with_parent
 from attnproof.reference.definition.definition import (
     DEFINITION,
@@ -82,7 +84,7 @@ def own_names() -> set[str]:
 
 def _absolute(source: str) -> str:
     path = Path(source)
-    if path.suffix != ".py" and os.sep not in source:
+    if path.suffix not in (".py", ".json") and os.sep not in source:
         return source
     if not path.is_file():
         raise UsageError(f"--operations {escape_line(source)}: no such file")
@@ -91,19 +93,23 @@ def _absolute(source: str) -> str:
 
 def _register(source: str) -> list[str]:
     """Register the operations of a source; return their names (UsageError)."""
-    module = _imported(source)
-    found = list(_definitions(module))
     shown = _shown(source)
+    more: dict[str, Any] = {}
+    if source.endswith(".json"):
+        definition, more = read_definition(source, shown)
+        found = [definition]
+    else:
+        found = list(_definitions(_imported(source)))
     if not found:
         raise UsageError(f"{shown} defines no operation: decorate a reference with @operation")
     _check_names(found)
-    operations = [_derived(one) for one in found]
+    operations = [_derived(one, more) for one in found]
     for definition, operation in zip(found, operations, strict=True):
         setattr(reference, definition.name, definition.function)
         ALL[operation.name] = operation
     try:
         for definition, operation in zip(found, operations, strict=True):
-            _try(definition, operation)
+            _try(definition, operation, more)
     except UsageError:
         for definition in found:
             delattr(reference, definition.name)
@@ -183,23 +189,24 @@ def _check_names(found: list[Definition]) -> None:
             )
 
 
-def _derived(definition: Definition) -> Operation:
+def _derived(definition: Definition, more: dict[str, Any]) -> Operation:
     name, place = definition.name, _relative(definition.place)
     if not name.isidentifier():
         raise UsageError(f"{place}: {name!r} is no name of a function")
     if name in ALL or hasattr(reference, name):
         raise UsageError(
             f"{place}: the name {name} is taken by an operation or class of attnproof: give yours "
-            f"another one with @operation(name=...)"
+            f"another one{'' if place.endswith('.json') else ' with @operation(name=...)'}"
         )
     if not definition.has_results:
         raise UsageError(f"{place}: {name} has no result to compare: it returns and writes nothing")
-    return derive(definition)
+    return derive(definition, **more)
 
 
-def _try(definition: Definition, operation: Operation) -> None:
+def _try(definition: Definition, operation: Operation, more: dict[str, Any]) -> None:
     """Call the reference on its first cases in a process of its own (UsageError)."""
-    code, text = _forked(operation)
+    form = form_of(definition, more.get("values"), more.get("parameters"))
+    code, text = _forked(operation, form)
     name, _, problem = text.rpartition("\n")[2].partition("\t")
     if name == _DONE and not code:
         return
@@ -217,7 +224,7 @@ def _try(definition: Definition, operation: Operation) -> None:
     raise UsageError(f"{place}: the reference of {definition.name} {problem}, on the case {name!r}")
 
 
-def _forked(operation: Operation) -> tuple[int, str]:
+def _forked(operation: Operation, form: Form) -> tuple[int, str]:
     """Return the exit code, and the cases' names and the problem of the last one."""
     read, write = os.pipe()
     owner, pid = os.getpid(), os.fork()
@@ -228,7 +235,7 @@ def _forked(operation: Operation) -> tuple[int, str]:
             die_with_parent(owner, signal.SIGKILL)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, TRIAL_S)
-            _call_first(operation, write)
+            _call_first(operation, form, write)
             status = 0
         os._exit(status)
     os.close(write)
@@ -238,7 +245,7 @@ def _forked(operation: Operation) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(status), text
 
 
-def _call_first(operation: Operation, pipe: int) -> None:
+def _call_first(operation: Operation, form: Form, pipe: int) -> None:
     """Write a line for each case: its name before the call, and then a problem, which is the last.
 
     The cases of a class are made here too, because they take calls of its reference.
@@ -250,7 +257,11 @@ def _call_first(operation: Operation, pipe: int) -> None:
         os.write(pipe, f"\nany\t{text}".encode()[:4000])
         return
     if not cases:
-        os.write(pipe, b"\nany\thas conditions that no usual arguments meet")
+        unmet = "has conditions that no usual arguments meet"
+        if not form.definition.has_batch:
+            plain = Case(operation.name, None, usual(parameters_of(form)))
+            unmet += escape_line(f": {operation.inputs.problem(plain)}")
+        os.write(pipe, f"\nany\t{unmet}".encode()[:4000])
         return
     for name, case in cases:
         os.write(pipe, f"\n{name}".encode())

@@ -122,10 +122,11 @@ def _candidates(value: Any, folder: Path) -> list[str]:
 
 
 def _candidate(name: str, folder: Path) -> str:
-    if os.sep not in name and not name.endswith(".py"):
+    files = (".py", ".json")
+    if os.sep not in name and not name.endswith(files):
         return name
     path = str(_path(name, folder))
-    return path if os.sep in path or path.endswith(".py") else f".{os.sep}{path}"
+    return path if os.sep in path or path.endswith(files) else f".{os.sep}{path}"
 
 
 def _deviations(value: Any, folder: Path) -> list[str]:

@@ -33,15 +33,17 @@ class CandidateOptions:
         list[str],
         typer.Option(
             "--candidate",
-            help="built-in name, installed name, dotted module, file.py or package folder; "
-            "repeatable",
+            help="built-in name, installed name, dotted module, file.py, package folder or a "
+            "Solution of flashinfer-bench (file.json); repeatable",
         ),
     ] = field(default_factory=list)
     definitions: Annotated[
         list[str],
         typer.Option(
             "--operations",
-            help="file.py or module that defines operations of your own; repeatable",
+            "--definition",
+            help="file.py or module that defines operations of your own, or a Definition of "
+            "flashinfer-bench (file.json), whose reference is executed; repeatable",
         ),
     ] = field(default_factory=list)
 

@@ -104,7 +104,7 @@ def operation(
         check_added(f"{definition.place}: {own}", added, (definition,))
         if target.__module__.startswith(_OURS):
             _built_in[own] = definition
-        return _checking(target, definition)
+        return checking(target, definition)
 
     return decorate if defined is None else decorate(defined)
 
@@ -115,7 +115,7 @@ def _decorated_class(target: Any, name: str, added: Added, state: tuple[str, ...
     for attribute, value in list(vars(target).items()):
         if inspect.isfunction(value) and not attribute.startswith("_"):
             method = read_signature(value, attribute, f"{name}.{attribute}", added, bound=True)
-            setattr(target, attribute, _checking(value, method, bound=True))
+            setattr(target, attribute, checking(value, method, bound=True))
             methods.append(method)
     place = place_of(target)
     if not methods:
@@ -125,7 +125,7 @@ def _decorated_class(target: Any, name: str, added: Added, state: tuple[str, ...
     parts = tuple(methods)
     if made is not None:
         initial = read_signature(made, "__init__", name, added, bound=True)
-        target.__init__ = _checking(made, initial, bound=True)
+        target.__init__ = checking(made, initial, bound=True)
         opened = initial.arguments
         parts = (initial, *methods)
     check_added(f"{place}: {name}", added, parts)
@@ -145,7 +145,7 @@ def _decorated_class(target: Any, name: str, added: Added, state: tuple[str, ...
     return target
 
 
-def _checking(function: Any, definition: Definition, *, bound: bool = False) -> Any:
+def checking(function: Any, definition: Definition, *, bound: bool = False) -> Any:
     """Return the function, which checks its arguments first."""
     from .checking import check, check_results
 
