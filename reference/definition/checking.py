@@ -11,12 +11,22 @@ from typing import Any
 
 import torch
 
-from ..checks.common import check_bool, check_cpu, check_device, check_offsets
+from ..checks.common import (
+    check_bool,
+    check_common_metadata,
+    check_cpu,
+    check_device,
+    check_logits,
+    check_offsets,
+    check_queries,
+    check_rows,
+    check_sequences,
+)
 from ..checks.slots import overlap
 from ..checks.vectors import refuse
 from ..interface.errors import MetadataError
 from .definition import Argument, Definition, DefinitionError, Result, built_in_definition
-from .roles import Array, Bound, Flag, Int, Object, Size, size_of
+from .roles import Array, Bound, Flag, Int, Metadata, Object, Size, size_of
 
 
 def check_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -41,6 +51,9 @@ def check(definition: Definition, arguments: Mapping[str, Any]) -> dict[str, int
         if isinstance(argument.declared, Int):
             _check_values(name, argument, value, {})
     sizes = _check_shapes(name, given)
+    for argument in definition.arguments:
+        if isinstance(argument.declared, Int) and arguments[argument.name] is None:
+            _stand_for_least(argument, argument.declared, sizes)
     tensors = {one.name: value for one, value in given if isinstance(one.declared, Array)}
     _check_places(name, given, tensors)
     roles: dict[str, torch.Tensor] = {
@@ -105,6 +118,9 @@ def _check_type(name: str, argument: Argument, value: Any) -> None:
     if isinstance(declared, Flag):
         check_bool(name, argument.name, value)
         return
+    if isinstance(declared, Metadata):
+        _check_metadata(name, declared, value)
+        return
     if isinstance(declared, Object):
         if declared.kinds and not isinstance(value, declared.kinds):
             shown = " or ".join(one.__name__ for one in declared.kinds)
@@ -136,12 +152,26 @@ def _of_column(argument: Argument, value: Any) -> Any:
     return value[:, 0] if value.ndim == 2 and value.shape[1] == 1 else value
 
 
+def _check_metadata(name: str, declared: Metadata, metadata: Any) -> None:
+    """Require a batch whose fields agree, those that the operation reads."""
+    check_common_metadata(name, metadata)
+    check_queries(name, metadata)
+    if declared.sequences:
+        check_sequences(name, metadata)
+    if declared.logits:
+        check_logits(name, metadata)
+    if declared.rows:
+        check_rows(name, metadata)
+
+
 def _check_shapes(name: str, given: list[tuple[Argument, Any]]) -> dict[str, int]:
     """Require sizes that agree; return the size of each axis."""
     sizes: dict[str, int] = {}
     for argument, value in given:
         if isinstance(argument.declared, Int):
             sizes |= _size_said(argument.declared, value) | {argument.name: value}
+        if isinstance(argument.declared, Metadata):
+            sizes["R"] = value.num_reqs
     for argument, value in given:
         declared = argument.declared
         if not isinstance(declared, Array) or (declared.or_empty and not value.numel()):
@@ -150,6 +180,13 @@ def _check_shapes(name: str, given: list[tuple[Argument, Any]]) -> dict[str, int
         for size, length in both[declared.longer :]:
             _check_size(name, argument.name, size, length, sizes)
     return sizes
+
+
+def _stand_for_least(argument: Argument, declared: Int, sizes: dict[str, int]) -> None:
+    """Add the size of an integer that is left out, which stands for its least value."""
+    least = _limit(declared.least, sizes)
+    if least is not None:
+        sizes |= {argument.name: least}
 
 
 def _size_said(declared: Int, value: int) -> dict[str, int]:
@@ -188,7 +225,9 @@ def _check_places(
             strides = f"of strides {value.stride()}"
             raise MetadataError(name, argument.name, strides, "a dense last dimension")
         for other, tensor in tensors.items() if argument.declared.written else ():
-            if other != argument.name and overlap(tensor, value):
+            if other == argument.name or not overlap(tensor, value):
+                continue
+            if other != argument.declared.may_be or not _is_same_memory(tensor, value):
                 raise MetadataError(
                     name, argument.name, f"in the memory of {other}", "memory apart"
                 )
@@ -197,6 +236,12 @@ def _check_places(
 def _is_no_offsets(one: tuple[Argument, Any]) -> bool:
     declared = one[0].declared
     return not (isinstance(declared, Array) and declared.role == "query offsets")
+
+
+def _is_same_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if the first elements of one tensor are those of the other."""
+    same = tensor.data_ptr() == other.data_ptr() and tensor.stride() == other.stride()
+    return same and tensor.dtype is other.dtype
 
 
 def _measure_tokens(roles: dict[str, torch.Tensor], sizes: dict[str, int]) -> None:
@@ -231,7 +276,7 @@ def _check_values(name: str, argument: Argument, value: Any, sizes: dict[str, in
         return
     if declared.role == "query offsets" and not declared.written:
         check_offsets(name, argument.name, value)
-    if declared.written or declared.role in ("flags", "data", "slot pool"):
+    if not declared.is_read or declared.role in ("flags", "data", "slot pool"):
         return
     flat = value.flatten()
     least, below = _limit(declared.smallest, sizes), _limit(declared.limit, sizes)

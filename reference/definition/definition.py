@@ -78,11 +78,12 @@ def operation(
     is a bool or a mask of the argument's elements, and where it is true the call raises
     MetadataError. A condition may also raise an error itself, with the name of its argument
     `operation`. Its argument `sizes` is the size of each axis: a condition on sizes alone holds on
-    any device. `independent` says that a row's results do not depend on other rows. `state` are
-    the attributes of a class to compare after each step. `values` are functions by the name of an
-    argument or axis that follows from others: of `Values` to an `np.ndarray`, an int, or None for
-    an argument that is left out. `choices` are parameters of the cases, by name, that
-    `Values.params` has: their values, the usual one first.
+    any device.
+    `independent` says that a row's results do not depend on other rows. `state` are the attributes
+    of a class to compare after each step. `values` are functions by the name of an argument or axis
+    that follows from others: of `Values` to an `np.ndarray`, an int, or None for an argument that
+    is left out. `choices` are parameters of the cases, by name, that `Values.params` has: their
+    values, the usual one first.
 
     Each call checks its arguments and raises TypeError or MetadataError before the function runs.
     Raise DefinitionError for a signature that declares too little, or a call that returns

@@ -28,6 +28,11 @@ class Argument:
     keyword_only: bool = False
     default: Any = inspect.Parameter.empty
 
+    @property
+    def is_written(self) -> bool:
+        """True for an array that the operation fills."""
+        return isinstance(self.declared, Array) and self.declared.written
+
 
 @dataclass(frozen=True)
 class Result:
@@ -120,8 +125,7 @@ class Definition:
     @property
     def has_results(self) -> bool:
         """True if something is returned or written, or is state."""
-        declared = [one.declared for one in self.every_argument]
-        written = any(isinstance(one, Array) and one.written for one in declared)
+        written = any(one.is_written for one in self.every_argument)
         returned = self.results or any(method.results for method in self.methods)
         return bool(returned or self.state or written)
 

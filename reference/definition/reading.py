@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -86,7 +86,7 @@ def read_signature(
         choices=added.choices,
     )
     _check_axes(definition, f"{place}: {named}")
-    written = {a.name for a in arguments if isinstance(a.declared, Array) and a.declared.written}
+    written = {one.name for one in arguments if one.is_written}
     for result in definition.results:
         if result.name in written:
             raise DefinitionError(
@@ -174,12 +174,13 @@ def _without_none(hint: Any) -> tuple[bool, Any]:
 def _declared(hint: Any) -> Declaration | None:
     if get_origin(hint) is Annotated:
         found = [one for one in hint.__metadata__ if isinstance(one, Declaration)]
-        if found and found[-1] == Object():
+        if found and isinstance(found[-1], Object) and not found[-1].kinds:
             plain = get_args(hint)[0]
             kinds = get_args(plain) if isinstance(plain, UnionType) else (plain,)
             classes = (get_origin(kind) or kind for kind in kinds)
             # A protocol says what is read: its objects are of any class.
-            return Object(tuple(one for one in classes if not getattr(one, "_is_protocol", False)))
+            kept = tuple(one for one in classes if not getattr(one, "_is_protocol", False))
+            return replace(found[-1], kinds=kept)
         return found[-1] if found else None
     return _PLAIN.get(hint)
 
@@ -230,6 +231,7 @@ def _check_axes(definition: Definition, place: str) -> None:
         if isinstance(declared, Array):
             _check_sizes(declared, where)
             _check_role(argument.name, declared, roles, place)
+            _check_memory(definition, declared, where)
             known |= {size.axis for size in declared.sizes[declared.longer :]}
     known |= said.keys()
     for argument in definition.arguments:
@@ -280,6 +282,12 @@ def _check_dtype_of(argument: Argument, definition: Definition, place: str) -> N
             f"{place}: {argument.name}: {declared.dtype_of} is no array before it: dtype_of is the "
             "name of one"
         )
+
+
+def _check_memory(definition: Definition, declared: Array, place: str) -> None:
+    """Raise DefinitionError for an array that may be what is no argument."""
+    if declared.may_be and declared.may_be not in [one.name for one in definition.arguments]:
+        raise DefinitionError(f"{place}: may_be names {declared.may_be}, which is no argument")
 
 
 def _check_known(place: str, axis: str, known: set[str]) -> None:

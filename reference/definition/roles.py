@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
 import torch
-
-from ..interface.metadata import BatchFields
 
 Role = Literal[
     "query offsets",
@@ -65,6 +64,7 @@ class Size(NamedTuple):
         return self.more + (self.times * sizes[self.axis] if self.axis else 0)
 
 
+@cache
 def size_of(expression: Bound) -> Size:
     """Parse a size such as 3, "R", "R+1" or "2*N"; raise ValueError."""
     if isinstance(expression, int):
@@ -110,13 +110,15 @@ class Array:
     dtype_of: str = ""
     """Name of an array before it, whose dtype it has."""
     least: Bound | None = None
-    """Least value of an element."""
+    """Least value of an element; of a written array: of what it holds before the call."""
     below: Bound | None = None
     """Limit that every element is below."""
     distinct: bool = False
     """True if no two elements are equal."""
     written: bool = False
     """True for an argument that the operation fills; its memory is apart from all others."""
+    may_be: str = ""
+    """Argument whose memory a written array may be, from the first element to the last."""
     longer: bool = False
     """True if the first dimension may have entries behind its size, which are neither read nor
     written."""
@@ -157,9 +159,14 @@ class Array:
         return self.role in _SHAPES and not self.written
 
     @property
+    def is_read(self) -> bool:
+        """True for an argument whose elements are read; a written one says their limits."""
+        return not self.written or self.least is not None or self.below is not None
+
+    @property
     def is_free(self) -> bool:
         """True for an argument that is read and follows from no batch."""
-        return not self.follows_batch and not self.written and not self.distinct
+        return not self.follows_batch and self.is_read and not self.distinct
 
     @property
     def smallest(self) -> Bound | None:
@@ -211,20 +218,27 @@ class Flag(_NoNumbers):
 class Object(_NoNumbers):
     """An argument of another class, such as a list or the metadata of a batch.
 
-    Conditions judge what it holds. No case can be derived from it, unless it is the metadata of a
-    batch.
+    Conditions judge what it holds. No case can be derived from it.
     """
 
     kinds: tuple[type, ...] = ()
     """Its classes; those of the annotation by default, any for a protocol."""
 
-    @property
-    def follows_batch(self) -> bool:  # type: ignore[override]
-        """True for the metadata of a batch."""
-        return any(issubclass(one, BatchFields) for one in self.kinds)
-
     def __str__(self) -> str:
         return f"<{' or '.join(one.__name__ for one in self.kinds) or 'object'}>"
+
+
+@dataclass(frozen=True)
+class Metadata(Object):
+    """The metadata of a batch: its fields agree in shapes, dtypes and devices, and in queries."""
+
+    follows_batch: ClassVar[bool] = True
+    sequences: bool = False
+    """True if its lengths are read: those of sequences, queries and computed tokens agree."""
+    rows: bool = False
+    """True if optional fields are moved: they have an entry for each row or token."""
+    logits: bool = False
+    """True if its logits indices are read."""
 
 
 Declaration = Array | Int | Flag | Object

@@ -5,12 +5,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays, metadata_of
+from attnproof.harness.cases.batches.tensors import (
+    BatchArrays,
+    batch_arrays,
+    metadata_of,
+    row_strides,
+)
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece, Placement
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
 from attnproof.harness.model.call import Call
@@ -23,12 +28,13 @@ from attnproof.harness.operations.derived.params import (
     Layout,
     free_axes,
     has_pool,
+    in_place,
     key_of,
     limits,
 )
 from attnproof.harness.operations.derived.pool import Pool, token_pool
 from attnproof.reference.definition.definition import Argument
-from attnproof.reference.definition.roles import Array, Declaration, Flag, Int, Object
+from attnproof.reference.definition.roles import Array, Flag, Int, Metadata
 
 _NUMPY = {
     torch.uint8: np.uint8,
@@ -40,6 +46,13 @@ _NUMPY = {
 }
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers of the size of a float, in whose place the arena lays them out."""
+
+
+class MetadataOf(NamedTuple):
+    """Metadata of another batch than that of the case, some of its tensors with other values."""
+
+    batch: Batch
+    tensors: dict[str, np.ndarray]
 
 
 class Values:
@@ -58,9 +71,7 @@ class Values:
         self._known: dict[str, Any] = {}
         self._arguments = {one.name: one for one in definition.arguments}
         self._metadata = [
-            one.name
-            for one in definition.arguments
-            if isinstance(one.declared, Object) and one.declared.follows_batch
+            one.name for one in definition.arguments if isinstance(one.declared, Metadata)
         ]
         if batch is not None:
             self._batch = batch_arrays(batch, pattern)
@@ -79,9 +90,11 @@ class Values:
                 self.sizes[axis] = int(self._supplied[axis](self))
         # Limits may be the values of other numbers, which have constant ones.
         for argument in sorted(definition.arguments, key=_depends_on_others):
-            if isinstance(argument.declared, Int) and self.has(argument):
+            if isinstance(argument.declared, Int):
                 names = filter(None, (argument.name, argument.declared.axis))
-                self.sizes |= dict.fromkeys(names, self[argument.name])
+                least = limits(argument.declared, self.sizes)[0]
+                size = self[argument.name] if self.has(argument) else least
+                self.sizes |= dict.fromkeys(names, size)
 
     @property
     def batch(self) -> BatchArrays:
@@ -106,7 +119,9 @@ class Values:
             return None
         if argument.name in self._supplied:
             value = self._supplied[argument.name](self)
-            return value if value is None else self._converted(value, declared)
+            if value is None or not isinstance(declared, Array):
+                return value
+            return self._with_tail(self._converted(value, declared), declared)
         if isinstance(declared, Array):
             return self._array(argument, declared)
         if isinstance(declared, Flag):
@@ -124,10 +139,8 @@ class Values:
             value += low
         return max(low, min(value, high))
 
-    def _converted(self, value: Any, declared: Declaration) -> Any:
-        """Return a supplied value; an array in a dtype of the declaration, its own if allowed."""
-        if not isinstance(declared, Array):
-            return value
+    def _converted(self, value: Any, declared: Array) -> np.ndarray:
+        """Return a supplied array in a dtype of the declaration, its own if that is allowed."""
         array = np.asarray(value)
         if array.dtype in [_NUMPY.get(one) for one in declared.dtypes]:
             return array
@@ -136,8 +149,24 @@ class Values:
     def arrays(self) -> Iterator[tuple[Argument, np.ndarray]]:
         """Yield the values of each array that the call has."""
         for argument in self.definition.arguments:
-            if isinstance(argument.declared, Array) and self[argument.name] is not None:
+            if not isinstance(argument.declared, Array) or self._is_shared(argument.declared):
+                continue
+            if self[argument.name] is not None:
                 yield argument, self[argument.name]
+
+    def _is_shared(self, declared: Array) -> bool:
+        """True for an array that is written in the memory of another argument."""
+        return bool(declared.may_be) and bool(self.params[in_place(declared)])
+
+    def written(self) -> frozenset[str]:
+        """Return the arguments of the call that are written."""
+        names = set[str]()
+        for argument in self.definition.arguments:
+            declared = argument.declared
+            if isinstance(declared, Array) and declared.written and self[argument.name] is not None:
+                names |= {argument.name}
+                names |= {declared.may_be} if self._is_shared(declared) else set()
+        return frozenset(names)
 
     def has(self, argument: Argument) -> bool:
         """True unless the case leaves out an optional argument."""
@@ -155,14 +184,19 @@ class Values:
             return values.astype(_NUMPY[self.dtype_of(declared)]) if declared.dtype else values
         shape = tuple(size.value(self.sizes) for size in declared.sizes)
         dtype = self.dtype_of(declared)
-        if declared.longer:
-            shape = (shape[0] + self.params[SPARE], *shape[1:])
-        if declared.written:
+        if declared.is_read:
+            chosen = self._in_memory(self._chosen(argument, declared, shape), dtype)
+        else:
             words = _WORDS[dtype.itemsize] if dtype.is_floating_point else dtype
-            stale = self.stale if words is torch.int32 or words is torch.int64 else 1
-            return torch.full(shape, stale, dtype=words).numpy()
-        chosen = self._chosen(argument, declared, shape)
-        return self._in_memory(chosen, dtype)
+            chosen = _filled(shape, np.dtype(_NUMPY[words]), self.stale)
+        return self._with_tail(chosen, declared)
+
+    def _with_tail(self, array: np.ndarray, declared: Array) -> np.ndarray:
+        """Return an array that may be longer with stale entries behind it."""
+        spare = self.params[SPARE] if declared.longer else 0
+        if not spare:
+            return array
+        return np.concatenate([array, _filled((spare, *array.shape[1:]), array.dtype, self.stale)])
 
     def _in_memory(self, values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
         """Return the values in a dtype, floats as words of their size."""
@@ -186,17 +220,34 @@ class Values:
         kwargs: dict[str, Any] = {}
         for one in self.definition.arguments:
             if isinstance(one.declared, Array):
-                value: Any = self.tensor(one, arena.tensors.get(f"{prefix}{one.name}"))
+                name = one.declared.may_be if self._is_shared(one.declared) else one.name
+                value: Any = self.tensor(one, arena.tensors.get(f"{prefix}{name}"))
             elif one.name in self._metadata:
-                value = metadata_of(self.batch, arena.tensors)
+                value = metadata_of(self._metadata_arrays()[0], arena.tensors)
             else:
                 value = self[one.name]
             (kwargs if one.keyword_only else args)[one.name] = value
         return args, kwargs
 
+    def _metadata_arrays(self) -> tuple[BatchArrays, dict[str, np.ndarray]]:
+        """Return the batch that is the metadata, and the values of tensors with others."""
+        name = self._metadata[0]
+        if name not in self._supplied:
+            return self.batch, {}
+        supplied: MetadataOf = self[name]
+        return batch_arrays(supplied.batch, self.pattern), supplied.tensors
+
     def metadata_pieces(self) -> list[Piece]:
         """Return the tensors of the batch's metadata, if it is an argument."""
-        return self.batch.pieces(self.stale) if self._metadata else []
+        if not self._metadata:
+            return []
+        arrays, others = self._metadata_arrays()
+        pieces = [piece for piece in arrays.pieces(self.stale) if piece.name not in others]
+        step = 2 if arrays.batch.strided else 1
+        for name, values in others.items():
+            strides = row_strides(values.shape, step) if values.ndim == 2 else (step,)
+            pieces.append(Piece(name, values, name.endswith("_cpu"), strides))
+        return pieces
 
     def metadata_among(self, arguments: dict[str, Any]) -> Any:
         """Return the argument that is the batch's metadata, None without."""
@@ -258,6 +309,12 @@ def _depends_on_others(argument: Argument) -> bool:
 def placement(layout: Layout) -> Placement:
     """Return where the arrays of a layout lie."""
     return Placement(layout.alone, layout.backwards, layout.offset)
+
+
+def _filled(shape: tuple[int, ...], dtype: np.dtype, stale: int) -> np.ndarray:
+    """Return an array of a stale word, of 1 in a dtype that is too narrow for it."""
+    filled: np.ndarray = np.full(shape, stale if dtype.itemsize > 2 else 1, dtype)
+    return filled
 
 
 def _batch_sizes(arrays: BatchArrays | None) -> dict[str, int]:

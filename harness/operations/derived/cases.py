@@ -62,6 +62,7 @@ class Cases:
         self,
         form: Form,
         batches: Callable[[], st.SearchStrategy[Batch]],
+        adapt: Callable[[Batch], Batch],
         examples: Callable[[], Iterable[Example]],
         steps: Callable[[Batch], Iterable[Step]] | None,
         problem: Callable[[Case], str],
@@ -69,12 +70,12 @@ class Cases:
         self.form, self.definition = form, form.definition
         self.parameters = parameters_of(form)
         self.pool = has_pool(self.definition)
-        self._batches, self._examples = batches, examples
+        self._batches, self._adapt, self._examples = batches, adapt, examples
         self._steps, self._own_problem = steps, problem
 
     def drawn(self) -> st.SearchStrategy[Case]:
         """Return the strategy of well-formed cases."""
-        return _drawn(self, self._batches())
+        return _drawn(self, self._batches().map(self._adapt))
 
     def problem(self, case: Case) -> str:
         """Return why a case cannot be run, "" if it can."""
@@ -124,7 +125,8 @@ class Cases:
         Batches come with the usual flags and optional arguments, and with all others.
         """
         plain = self._usual
-        named = dict(usual_batches()) if self.definition.has_batch else {"usual arguments": None}
+        named = dict[str, Batch | None](self._usual_batches())
+        named = named or {"usual arguments": None}
         turned = plain | {name: not one for name, one in plain.items() if type(one) is bool}
         for name, batch in named.items():
             yield name, self._case(batch, plain)
@@ -136,6 +138,10 @@ class Cases:
                 text = f"{name} {value}" if name != LAYOUT else f"layout {_shown(value)}"
                 yield text, self._case(first, {**plain, name: value})
 
+    def _usual_batches(self) -> Iterator[tuple[str, Batch]]:
+        for name, batch in usual_batches() if self.definition.has_batch else ():
+            yield name, self._adapt(batch)
+
     @cached_property
     def _usual(self) -> dict[str, Any]:
         """Usual value of each parameter, or of those that meet the conditions the first."""
@@ -143,7 +149,7 @@ class Cases:
         plain = usual(self.parameters)
         if not self.definition.has_conditions:
             return plain
-        batch = next(usual_batches())[1] if self.definition.has_batch else None
+        batch = next((one for _, one in self._usual_batches()), None)
         other = {name: one.values for name, one in self.parameters.items() if name != LAYOUT}
         changes = [{}, *({name: value} for name, values in other.items() for value in values)]
         pairs = ({**one, **two} for one, two in combinations(changes, 2))
@@ -157,7 +163,7 @@ class Cases:
 
     def from_batch(self, batch: Batch) -> Iterator[Case]:
         """Yield the cases of a batch that an engine ran."""
-        yield from self.of_steps((self._steps or self._usual_steps)(batch))
+        yield from self.of_steps((self._steps or self._usual_steps)(self._adapt(batch)))
 
     def of_steps(self, steps: Iterable[Step]) -> Iterator[Case]:
         """Yield the cases with other parameters than the usual ones."""
@@ -180,13 +186,6 @@ class Cases:
         pieces += values.metadata_pieces()
         arena = Arena(pieces, STALE_PATTERNS[pattern], device, placement(layout))
         args, kwargs = values.bound(arena)
-        written = frozenset(
-            one.name
-            for one in self.definition.arguments
-            if isinstance(one.declared, Array)
-            and one.declared.written
-            and one.name in arena.tensors
-        )
         facts = None
         if case.batch is not None:
             facts = DerivedFacts(
@@ -197,7 +196,7 @@ class Cases:
                 params=case.params,
                 metadata=values.metadata_among(args | kwargs),
             )
-        return Call(args, kwargs, arena=arena, written=written, facts=facts)
+        return Call(args, kwargs, arena=arena, written=values.written(), facts=facts)
 
     def outputs(self, call: Call, result: Any) -> Outputs:
         """Return the results and the written arguments by name."""
@@ -207,7 +206,8 @@ class Cases:
             named: Any = {names[0] if len(names) == 1 else "result": result}
         else:
             named = zip(names, result, strict=True)
-        return Outputs(named) | {name: call[name] for name in sorted(call.written)}
+        written = {one.name for one in self.definition.arguments if one.is_written}
+        return Outputs(named) | {name: call[name] for name in sorted(written & call.written)}
 
 
 @st.composite

@@ -84,7 +84,7 @@ def _can_be_cut(arguments: Iterable[Argument]) -> bool:
     for argument in arguments:
         declared = argument.declared
         axes = {size_of(one).axis for one in (declared.below, declared.least) if one is not None}
-        if isinstance(declared, Array) and not (declared.follows_batch or declared.written):
+        if isinstance(declared, Array) and declared.is_read and not declared.follows_batch:
             axes |= set() if _is_of_rows(declared) else {one.axis for one in declared.sizes}
         elif isinstance(declared, Int) and (declared.axis or isinstance(declared.least, str)):
             axes = set()  # it is least in the parts

@@ -21,6 +21,7 @@ from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.derived.params import (
     Parameter,
     form_of,
+    mostly,
     one_of,
     params_type,
     why_unreal_layout,
@@ -43,6 +44,7 @@ def derive(
     values: Mapping[str, Callable[[Values], Any]] | None = None,
     parameters: Mapping[str, Parameter] | None = None,
     batches: Callable[[], st.SearchStrategy[Batch]] = usual_strategy,
+    adapt: Callable[[Batch], Batch] = lambda batch: batch,
     examples: Callable[[], Iterable[Example]] = tuple,
     steps: Callable[[Batch], Iterable[Step]] | None = None,
     timed: Callable[[Batch], Iterable[Step]] | None = None,
@@ -60,18 +62,18 @@ def derive(
     """Return the operation: its cases, arguments, faults and relations.
 
     What follows from no role is added by hand: `values` of arguments and axes that follow from
-    others, and the `parameters` that they read; `batches` to draw; `examples`, cases that are
-    always run; `steps`, the batch and the parameters of an engine's batch, and `timed`, those of
-    a benchmark; `faults`; the `problem` of a case that cannot be run and why one is `unreal`;
-    `outputs` of a result; arguments that cases are `without`; `invariants`, and further fields of
-    the `Contract`.
+    others, and the `parameters` that they read; `batches` to draw, and how to `adapt` any batch
+    to the operation; `examples`, cases that are always run; `steps`, the batch and the parameters
+    of an engine's batch, and `timed`, those of a benchmark; `faults`; the `problem` of a case that
+    cannot be run and why one is `unreal`; `outputs` of a result; arguments that cases are
+    `without`; `invariants`, and further fields of the `Contract`.
     """
     definition = kept_arguments(definition, without)
     _check_objects(definition, {**definition.values, **(values or {})})
     if definition.methods:
         return class_operation(definition, OWN)
     form = form_of(definition, values, parameters)
-    cases = Cases(form, batches, examples, steps, problem)
+    cases = Cases(form, batches, adapt, examples, steps, problem)
 
     def timed_cases(batch: Batch) -> Iterator[Case]:
         return cases.of_steps(timed(batch) if timed else ())
@@ -122,4 +124,4 @@ def _check_objects(definition: Definition, values: Mapping[str, Any]) -> None:
         )
 
 
-__all__ = ["OWN", "Example", "Step", "derive", "derive_built_in", "one_of"]
+__all__ = ["OWN", "Example", "Step", "derive", "derive_built_in", "mostly", "one_of"]

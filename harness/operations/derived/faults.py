@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,11 +16,20 @@ import torch
 from attnproof.harness.model.call import Call
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.operations.shared.faults import wrong_type
+from attnproof.harness.operations.shared.faults import metadata_faults, wrong_type
 from attnproof.harness.operations.shared.overlap import overlaps
 from attnproof.reference.definition.checking import check
 from attnproof.reference.definition.definition import Argument, Definition, definition_of
-from attnproof.reference.definition.roles import INTEGERS, Array, Int, Object
+from attnproof.reference.definition.roles import (
+    INTEGERS,
+    Array,
+    Bound,
+    Int,
+    Metadata,
+    Object,
+    size_of,
+)
+from attnproof.reference.interface.metadata import BatchFields
 
 _FLOATS = (torch.float32, torch.float16, torch.float64)
 _MOST_CASES = 512
@@ -27,25 +37,38 @@ _MOST_CASES = 512
 Prepare = Callable[[Case, int, str], Call]
 
 
+def _shape_of(value: Any) -> torch.Size | None:
+    if isinstance(value, BatchFields):
+        return torch.Size((value.num_reqs, int(value.query_start_loc_cpu[-1])))
+    return None if value is None else getattr(value, "shape", torch.Size())
+
+
 class _Arguments:
     """Shapes of the arguments of a case's call."""
 
-    def __init__(self, prepare: Prepare) -> None:
-        self._prepare = prepare
+    def __init__(self, definition: Definition, prepare: Prepare) -> None:
+        self._definition, self._prepare = definition, prepare
         self._known: OrderedDict[int, tuple[Case, dict[str, torch.Size | None]]] = OrderedDict()
-
-    def call(self, case: Case) -> Call:
-        """Return the call of a case."""
-        return self._prepare(case, 0, "cpu")
+        self._longer = {
+            one.name: one.declared.sizes[0]
+            for one in definition.arguments
+            if isinstance(one.declared, Array) and one.declared.longer
+        }
 
     def of(self, case: Case) -> dict[str, torch.Size | None]:
-        """Return the shape of each tensor, and () for any other argument but None."""
+        """Return the shape of each argument but None; of arrays that may be longer what is used.
+
+        That of metadata are its requests and its tokens, that of any other argument is ().
+        """
         if id(case) not in self._known:
-            call = self.call(case)
-            shapes = {
-                name: None if value is None else getattr(value, "shape", torch.Size())
-                for name, value in (call.args | call.kwargs).items()
-            }
+            call = self._prepare(case, 0, "cpu")
+            arguments = call.args | call.kwargs
+            shapes = {name: _shape_of(value) for name, value in arguments.items()}
+            sizes = check(self._definition, arguments) if self._longer else {}
+            for name, size in self._longer.items():
+                shape = shapes[name]
+                if shape is not None and (not size.axis or size.axis in sizes):
+                    shapes[name] = torch.Size((size.value(sizes), *shape[1:]))
             # The case is kept, so that its id stays its own.
             self._known[id(case)] = case, shapes
             if len(self._known) > _MOST_CASES:
@@ -70,8 +93,12 @@ class _Arguments:
 
     def has_entries(self, argument: Argument, case: Case) -> bool:
         """True if the argument has an element."""
+        return self.entries(argument, case) > 0
+
+    def entries(self, argument: Argument, case: Case) -> int:
+        """Return the number of elements of an argument that the call has."""
         shape = self.of(case).get(argument.name)
-        return shape is not None and shape.numel() > 0
+        return 0 if shape is None else shape.numel()
 
 
 def faults_of(defined: Any, prepare: Prepare) -> dict[str, Fault]:
@@ -81,7 +108,7 @@ def faults_of(defined: Any, prepare: Prepare) -> dict[str, Fault]:
     """
     definition = defined if isinstance(defined, Definition) else definition_of(defined)
     assert definition is not None, f"{defined.__name__} is not defined by its signature"
-    arguments = _Arguments(prepare)
+    arguments = _Arguments(definition, prepare)
     return {
         f"{argument.name}: {name}": fault
         for argument in definition.arguments
@@ -94,6 +121,10 @@ def _of_argument(
 ) -> Iterator[tuple[str, Fault]]:
     declared, field = argument.declared, argument.name
     present = partial(arguments.has, argument)
+    if isinstance(declared, Metadata):
+        yield "another type", wrong_type(field, "metadata")
+        yield from _of_metadata(argument, declared, arguments)
+        return
     if not isinstance(declared, Object) or declared.kinds:
         yield "another type", wrong_type(field, applies=present)
     if isinstance(declared, Int):
@@ -132,9 +163,24 @@ def _of_argument(
     if declared.longer:
         yield "an entry too few", _too_short(definition, argument, arguments)
     if declared.written:
-        yield from _of_memory(definition, argument, arguments, declared.on_cpu)
-    elif declared.role not in ("flags", "data"):
+        yield from _of_memory(definition, argument, arguments, declared)
+    if declared.is_read and declared.role not in ("flags", "data"):
         yield from _of_values(field, declared, partial(arguments.has_entries, argument))
+
+
+def _of_metadata(
+    argument: Argument, declared: Metadata, arguments: _Arguments
+) -> Iterator[tuple[str, Fault]]:
+    """Yield the faults of metadata, of calls whose batch has tokens."""
+    faults = metadata_faults(
+        argument.name, sequences=declared.sequences, logits=declared.logits, rows=declared.rows
+    )
+    for name, fault in faults.items():
+        yield name, replace(fault, applies=partial(_both, fault, argument, arguments))
+
+
+def _both(fault: Fault, argument: Argument, arguments: _Arguments, case: Case) -> bool:
+    return fault.applies(case) and arguments.has_entries(argument, case)
 
 
 def _of_number(
@@ -144,11 +190,24 @@ def _of_number(
     if isinstance(declared.least, int):
         below = declared.least - 1
         yield f"below {declared.least}", Fault(field, lambda _: below, applies=present)
+    else:
+        measured = [a for a in definition.arguments if _measures(a, declared.least)][:1]
+        for one in measured:
+            less = Fault(field, lambda _, array: len(array) - 1, applies=present, given=(one.name,))
+            yield f"below {declared.least}", less
     if isinstance(limit, int):
         yield f"at {limit}", Fault(field, lambda _: limit, applies=present)
     elif any(one.name == limit for one in definition.arguments):
         at_limit = Fault(field, lambda _, value: value, applies=present, given=(str(limit),))
         yield f"at {limit}", at_limit
+
+
+def _measures(argument: Argument, axis: Bound) -> bool:
+    """True for an array whose length is the axis, whatever the case."""
+    declared = argument.declared
+    if not isinstance(declared, Array) or argument.optional or declared.longer or declared.or_empty:
+        return False
+    return declared.sizes[:1] == (size_of(axis),)
 
 
 def _of_values(
@@ -184,33 +243,39 @@ def _too_short(definition: Definition, argument: Argument, arguments: _Arguments
         values = dict(zip(others, rest, strict=True)) | {argument.name: value}
         return value[: needed(values) - 1]
 
-    def applies(case: Case) -> bool:
-        if not arguments.has_entries(argument, case):
-            return False
-        call = arguments.call(case)
-        return needed(call.args | call.kwargs) > 0
-
+    applies = partial(arguments.has_entries, argument)
     # Only the CPU knows the number of tokens.
     return Fault(argument.name, cut, applies=applies, cpu_only=first.axis == "T", given=others)
 
 
 def _of_memory(
-    definition: Definition, argument: Argument, arguments: _Arguments, on_cpu: bool
+    definition: Definition, argument: Argument, arguments: _Arguments, declared: Array
 ) -> Iterator[tuple[str, Fault]]:
-    """Yield faults of a written array that shares an element with another one."""
-    # Of two written arrays the check names the first.
-    before = definition.arguments[: definition.arguments.index(argument)]
-    for other in definition.arguments:
-        if other is argument or not isinstance(other.declared, Array):
-            continue
-        if other.declared.on_cpu is not on_cpu or (other.declared.written and other in before):
-            continue
+    """Yield faults of a written array that shares an element with another one.
 
-        def both(case: Case, other: Argument = other) -> bool:
-            return all(arguments.has_entries(one, case) for one in (argument, other))
+    With several others each is at one end only: a check that looks at a pair looks at both ends.
+    """
+    place = definition.arguments.index(argument)
+    others = [
+        (other, other.declared)
+        for index, other in enumerate(definition.arguments)
+        if isinstance(other.declared, Array)
+        and other is not argument
+        and other.declared.on_cpu is declared.on_cpu
+        and (index > place or not other.declared.written)
+    ]
+    for index, (other, of_other) in enumerate(others):
+        # Arrays of one element that share it are in the same memory, which may be allowed.
+        least = 2 if declared.may_be == other.name else 1
 
-        faults = overlaps(argument.name, other.name, lambda out: out, both)
-        yield from ((name.removeprefix(f"{argument.name} "), f) for name, f in faults.items())
+        def both(case: Case, other: Argument = other, least: int = least) -> bool:
+            return all(arguments.entries(one, case) >= least for one in (argument, other))
+
+        faults = [*overlaps(argument.name, other.name, lambda out: out, both).items()]
+        for name, fault in faults if len(others) == 1 else faults[index % 2 :][:1]:
+            # Of two written arrays that overlap either may be named.
+            text = name.removeprefix(f"{argument.name} ")
+            yield text, replace(fault, any_field=of_other.written)
 
 
 def _of_the_same_length(definition: Definition, argument: Argument) -> list[Argument]:

@@ -114,11 +114,22 @@ def one_of(kind: Any, *values: Any) -> Parameter:
     return Parameter(kind, values, st.sampled_from(values))
 
 
+def mostly(kind: Any, usual_value: Any, *others: Any) -> Parameter:
+    """Return a parameter that has the usual value in most of the drawn cases."""
+    values = (usual_value, *others)
+    return Parameter(kind, values, st.sampled_from((usual_value,) * len(values) + others))
+
+
 def key_of(argument: Argument) -> str:
     """Return the name of the argument's parameter."""
     name = argument.name
     is_taken = name in _TAKEN or name.startswith(("size_", "with_"))
     return f"{name}_" if is_taken else name
+
+
+def in_place(declared: Array) -> str:
+    """Return the name of the parameter that puts an array into the memory of another one."""
+    return f"{declared.may_be}_in_place"
 
 
 def parameters_of(form: Form, *, method: bool = False) -> dict[str, Parameter]:
@@ -131,6 +142,8 @@ def parameters_of(form: Form, *, method: bool = False) -> dict[str, Parameter]:
             isinstance(argument.declared, Array) and argument.declared.or_empty
         ):
             found[f"with_{argument.name}"] = _flag(True)
+        if isinstance(argument.declared, Array) and argument.declared.may_be:
+            found[in_place(argument.declared)] = _flag(False)
         if argument in free:
             found |= dict(_of_argument(argument, is_size=argument.name in shapes))
     for axis in free_axes(definition):
@@ -139,7 +152,7 @@ def parameters_of(form: Form, *, method: bool = False) -> dict[str, Parameter]:
     found |= form.parameters
     if any(isinstance(a.declared, Array) and a.declared.distinct for a in free):
         found[ORDER] = Parameter(Count, _SEEDS, st.integers(0, 2**16))
-    if any(isinstance(a.declared, Array) and a.declared.longer for a in free):
+    if any(isinstance(a.declared, Array) and a.declared.longer for a in definition.arguments):
         found[SPARE] = Parameter(Few, (0, 3), st.sampled_from((0, 3)))
     of_batch = (one for one in free if one.declared.follows_batch)
     if any(of_batch) and (method or definition.methods):

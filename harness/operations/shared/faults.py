@@ -31,11 +31,12 @@ def metadata_fault(
 
 
 def metadata_faults(
-    parameter: str, *, sequences: bool = False, logits: bool = False
+    parameter: str, *, sequences: bool = False, logits: bool = False, rows: bool | None = None
 ) -> dict[str, Fault]:
     """Return the faults of metadata that every operation on it must refuse.
 
-    `sequences`: True if the operation reads lengths, and therefore moves a subclass's fields.
+    `sequences`: True if the operation reads lengths. `rows`: True if it moves a subclass's fields,
+    by default if it reads lengths.
     `logits`: True if the operation reads logits indices.
     """
     fault = partial(metadata_fault, parameter)
@@ -115,6 +116,7 @@ def metadata_faults(
             f"{name}, int64": replace(faults[name], change=_widened(faults[name].change))
             for name in _ALSO_WIDE
         }
+    if sequences if rows is None else rows:
         faults["a subclass's rows of another batch"] = fault(
             "request_tags_cpu",
             lambda md: {"request_tags_cpu": md.request_tags_cpu[:-1]},

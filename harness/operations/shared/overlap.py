@@ -27,7 +27,7 @@ def overlaps(
         out = make(old, *others)
         start = _size(out) - min(value.element_size(), out.element_size())
         start -= start % value.element_size()  # keeps `value` aligned
-        memory = out.new_zeros(start + _size(value) + 8, dtype=torch.uint8)
+        memory = out.new_zeros(_size(out) + _size(value) + 8, dtype=torch.uint8)
         return _moved(value, memory, start), _moved(out, memory, 0)
 
     def begins(value: torch.Tensor, old: Any, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,6 +35,7 @@ def overlaps(
         start = (_size(value) - value.element_size()) % out.element_size()  # keeps `out` aligned
         memory = out.new_zeros(start + _size(value) + _size(out), dtype=torch.uint8)
         end = start + _size(value) - min(value.element_size(), out.element_size())
+        end -= end % out.element_size()
         return _moved(value, memory, start), _moved(out, memory, end)
 
     return {

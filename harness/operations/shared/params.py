@@ -34,6 +34,8 @@ HeadSize = Annotated[int, Meta(ge=1, le=2**16)]
 Counts = Annotated[list[Count], Meta(max_length=MOST_STEPS)]
 Lengths = Annotated[list[Tokens], Meta(max_length=2**16)]
 """Tokens of each request."""
+InTurn = Annotated[list[Tokens], Meta(min_length=1, max_length=2**16)]
+"""Tokens of the first requests, and of those behind them in the same turn."""
 Numbers = Annotated[list[Count], Meta(max_length=2**16)]
 """Number of each request, of any magnitude: nothing has that many entries."""
 Blocks = Annotated[list[Count], Meta(max_length=2**16)]
