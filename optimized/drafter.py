@@ -6,11 +6,9 @@ from typing import Final
 
 import torch
 
-from attnproof.reference.checks.drafter import check_new_slots, check_next_tokens, check_step
-from attnproof.reference.checks.drafter_inputs import check_expand
 from attnproof.reference.shared import CommonAttentionMetadata
 
-from .checking import checks
+from .checking import check_call, checks
 from .dispatch import on_device
 from .host import drafter as loops
 from .host.arrays import vector
@@ -45,16 +43,7 @@ def eagle_step_update_slot_mapping_and_metadata(
     SPEC.md section 14.
     """
     if _checked:
-        check_step(
-            positions_1d,
-            block_table_tensor,
-            seq_lens,
-            block_size,
-            max_model_len,
-            out_clamped_positions,
-            out_slot_mapping,
-            input_batch_size,
-        )
+        check_call("eagle_step_update_slot_mapping_and_metadata", **locals())
     rows, width = block_table_tensor.shape
     padded = rows if input_batch_size is None else input_batch_size
     if on_device(positions_1d):
@@ -102,9 +91,7 @@ def prepare_next_token_ids_padded(
     SPEC.md section 14.
     """
     if _checked:
-        check_next_tokens(
-            sampled_token_ids, discard_request_mask, backup_next_token_ids, vocab_size
-        )
+        check_call("prepare_next_token_ids_padded", **locals())
     rows, width = sampled_token_ids.shape
     if on_device(sampled_token_ids):
         from .kernels.drafter_next_tokens import next_tokens_on_device
@@ -146,9 +133,7 @@ def compute_new_slot_mapping(
     SPEC.md section 14.
     """
     if _checked:
-        check_new_slots(
-            cad, new_positions, is_rejected_token_mask, block_size, num_new_tokens, max_model_len
-        )
+        check_call("compute_new_slot_mapping", **locals())
     offsets, table = cad.query_start_loc, cad.block_table_tensor
     if on_device(offsets):
         from .kernels.drafter_slots import new_slots_on_device
@@ -208,24 +193,7 @@ def copy_and_expand_eagle_inputs(
     SPEC.md section 14.
     """
     if _checked:
-        check_expand(
-            target_token_ids,
-            target_positions,
-            next_token_ids,
-            out_input_ids,
-            out_positions,
-            out_is_rejected_token_mask,
-            out_is_masked_token_mask,
-            out_new_token_indices,
-            out_hidden_state_mapping,
-            query_start_loc,
-            query_end_loc,
-            padding_token_id,
-            parallel_drafting_token_id,
-            total_input_tokens,
-            num_padding_slots_per_request,
-            shift_input_ids,
-        )
+        check_call("copy_and_expand_eagle_inputs", **locals())
     if on_device(query_start_loc):
         from .kernels.drafter_inputs import expand_inputs_on_device
 

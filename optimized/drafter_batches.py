@@ -7,17 +7,12 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from attnproof.reference.checks.drafter_batches import (
-    SEQUENCE_LENGTHS,
-    check_extend,
-    check_prepare_inputs,
-    check_prepare_inputs_padded,
-)
+from attnproof.reference.checks.drafter_batches import SEQUENCE_LENGTHS
 from attnproof.reference.interface import SpecDecodeMetadata
 from attnproof.reference.interface.fields import alignments
 from attnproof.reference.shared import CommonAttentionMetadata
 
-from .checking import checks
+from .checking import check_call, checks
 from .dispatch import on_device, staging, upload
 from .host import drafter_batches as loops
 from .host.arrays import vector
@@ -48,7 +43,7 @@ def prepare_inputs(
     """
     md = common_attn_metadata
     if _checked:
-        check_prepare_inputs(md, sampled_token_ids, num_draft_tokens)
+        check_call("prepare_inputs", md, sampled_token_ids, num_draft_tokens)
     rejected = [
         drafts + 1 - len(sampled) if drafts else 0
         for drafts, sampled in zip(num_draft_tokens, sampled_token_ids, strict=True)
@@ -91,7 +86,7 @@ def prepare_inputs_padded(
     """
     md, counts = common_attn_metadata, valid_sampled_tokens_count
     if _checked:
-        check_prepare_inputs_padded(md, spec_decode_metadata, counts)
+        check_call("prepare_inputs_padded", md, spec_decode_metadata, counts)
     ends, offsets = spec_decode_metadata.cu_num_draft_tokens, md.query_start_loc
     if on_device(offsets):
         from .kernels.drafter_rejected import count_rejected_on_device
@@ -130,7 +125,7 @@ def extend_all_queries_by_N(  # noqa: N802  # the published name
     """
     md = common_attn_metadata
     if _checked:
-        check_extend(md, N, arange, new_slot_mapping)
+        check_call("extend_all_queries_by_N", md, N, arange, new_slot_mapping)
     rows = md.num_reqs
     fields: dict[str, Any] = {}
     for name, (alignment, fill) in alignments(type(md)).items():

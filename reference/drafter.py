@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Annotated
+
 import torch
 
-from .checks.drafter import check_new_slots, check_next_tokens, check_step
-from .checks.drafter_inputs import check_expand
-from .interface import PAD_SLOT_ID
+from .definition.definition import operation
+from .definition.roles import (
+    Array,
+    BlockSize,
+    BlockTable,
+    Int,
+    Metadata,
+    NumTokens,
+    Offsets,
+)
+from .interface import PAD_SLOT_ID, MetadataError
 from .shared import CommonAttentionMetadata
 
 __all__ = [
@@ -17,15 +28,26 @@ __all__ = [
 ]
 
 
+_WIDE = (torch.int64, torch.int32)
+_MaxModelLen = Annotated[int, Int(least=1)]
+
+
+@operation
 def eagle_step_update_slot_mapping_and_metadata(
-    positions_1d: torch.Tensor,
-    block_table_tensor: torch.Tensor,
-    seq_lens: torch.Tensor,
-    block_size: int,
-    max_model_len: int,
-    out_clamped_positions: torch.Tensor,
-    out_slot_mapping: torch.Tensor,
-    input_batch_size: int | None = None,
+    positions_1d: Annotated[torch.Tensor, Array(shape=("R",), dtype=_WIDE, least=0)],
+    block_table_tensor: BlockTable,
+    seq_lens: Annotated[torch.Tensor, Array(shape=("R",), least=0, written=True)],
+    block_size: BlockSize,
+    max_model_len: _MaxModelLen,
+    out_clamped_positions: Annotated[
+        torch.Tensor,
+        Array(shape=("R",), dtype=_WIDE, written=True, longer=True, may_be="positions_1d"),
+    ],
+    out_slot_mapping: Annotated[
+        torch.Tensor,
+        Array(shape=("input_batch_size",), dtype=torch.int64, written=True, longer=True),
+    ],
+    input_batch_size: Annotated[int, Int(least="R")] | None = None,
 ) -> None:
     """Move each of R requests to its next draft token: write its position, slot and length.
 
@@ -36,16 +58,6 @@ def eagle_step_update_slot_mapping_and_metadata(
     reaches `max_model_len` becomes 0, without a slot and with length 1. Raise MetadataError
     for sizes below 1, tensors of other lengths and outputs that overlap. SPEC.md section 14.
     """
-    check_step(
-        positions_1d,
-        block_table_tensor,
-        seq_lens,
-        block_size,
-        max_model_len,
-        out_clamped_positions,
-        out_slot_mapping,
-        input_batch_size,
-    )
     table, width = block_table_tensor.tolist(), block_table_tensor.shape[1]
     positions, lengths = positions_1d.tolist(), seq_lens.tolist()
     for row, (before, length_before) in enumerate(zip(positions, lengths, strict=True)):
@@ -62,12 +74,18 @@ def eagle_step_update_slot_mapping_and_metadata(
         out_slot_mapping[row] = PAD_SLOT_ID
 
 
+@operation(results=("next_token_ids", "valid_sampled_tokens_count"))
 def prepare_next_token_ids_padded(
-    sampled_token_ids: torch.Tensor,
-    discard_request_mask: torch.Tensor,
-    backup_next_token_ids: torch.Tensor,
-    vocab_size: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    sampled_token_ids: Annotated[torch.Tensor, Array(shape=("N", "M"), least=-1)],
+    discard_request_mask: Annotated[torch.Tensor, Array("flags", shape=("N",), longer=True)],
+    backup_next_token_ids: Annotated[
+        torch.Tensor, Array(shape=("N",), dtype=torch.int32, longer=True)
+    ],
+    vocab_size: Annotated[int, Int(least=1)],
+) -> tuple[
+    Annotated[torch.Tensor, Array(shape=("N",), dtype=torch.int32)],
+    Annotated[torch.Tensor, Array(shape=("N",), dtype=torch.int32)],
+]:
     """Return each request's last valid sampled token and the number of valid ones, int32 (R,).
 
     `sampled_token_ids` (R, M) int32 or int64; a token is valid if it is neither -1 nor
@@ -76,7 +94,6 @@ def prepare_next_token_ids_padded(
     backup token. Raise MetadataError for tensors of another shape or dtype, and for tokens
     below -1. SPEC.md section 14.
     """
-    check_next_tokens(sampled_token_ids, discard_request_mask, backup_next_token_ids, vocab_size)
     next_tokens, counts = [], []
     for row, tokens in enumerate(sampled_token_ids.tolist()):
         valid = [token for token in tokens if token != -1 and token < vocab_size]
@@ -91,14 +108,24 @@ def prepare_next_token_ids_padded(
     )
 
 
+def _for_each_new_token(
+    operation: str, sizes: dict[str, int], cad: CommonAttentionMetadata, num_new_tokens: int
+) -> None:
+    """Require a position for each token of the extended batch."""
+    tokens = cad.num_actual_tokens + cad.num_reqs * num_new_tokens
+    if sizes["N"] != tokens:
+        raise MetadataError(operation, "new_positions", f"of length {sizes['N']}", f"{tokens}")
+
+
+@operation(requires=(_for_each_new_token,))
 def compute_new_slot_mapping(
-    cad: CommonAttentionMetadata,
-    new_positions: torch.Tensor,
-    is_rejected_token_mask: torch.Tensor,
-    block_size: int,
+    cad: Annotated[CommonAttentionMetadata, Metadata(sequences=True, rows=True)],
+    new_positions: Annotated[torch.Tensor, Array(shape=("N",), dtype=_WIDE, least=0)],
+    is_rejected_token_mask: Annotated[torch.Tensor, Array("flags", shape=("N",))],
+    block_size: BlockSize,
     num_new_tokens: int,
-    max_model_len: int,
-) -> torch.Tensor:
+    max_model_len: _MaxModelLen,
+) -> Annotated[torch.Tensor, Array("slots", shape=("N",))]:
     """Return the slots of a batch whose queries each got `num_new_tokens` more tokens, int64.
 
     `new_positions` int32 or int64 and `is_rejected_token_mask` bool have an entry for each
@@ -107,9 +134,6 @@ def compute_new_slot_mapping(
     Raise MetadataError for a malformed batch, sizes out of range and tensors of another
     length. SPEC.md section 14.
     """
-    check_new_slots(
-        cad, new_positions, is_rejected_token_mask, block_size, num_new_tokens, max_model_len
-    )
     offsets, table = cad.query_start_loc.tolist(), cad.block_table_tensor.tolist()
     positions, rejected = new_positions.tolist(), is_rejected_token_mask.tolist()
     width = cad.block_table_tensor.shape[1]
@@ -124,22 +148,53 @@ def compute_new_slot_mapping(
     return torch.tensor(slots, dtype=torch.int64, device=new_positions.device)
 
 
+def _has_room(
+    operation: str,
+    sizes: dict[str, int],
+    num_padding_slots_per_request: int,
+    shift_input_ids: bool,
+) -> None:
+    """Require outputs with an entry for each token of the drafter."""
+    rows, tokens, slots = sizes["R"], sizes["T"], num_padding_slots_per_request
+    drafted = tokens + rows * (slots - int(shift_input_ids))
+    for field, axis, length in (
+        ("out_input_ids", "I", drafted),
+        ("out_positions", "P", drafted),
+        ("out_is_rejected_token_mask", "A", drafted),
+        ("out_is_masked_token_mask", "B", drafted),
+        ("out_new_token_indices", "D", rows * slots),
+        ("out_hidden_state_mapping", "H", tokens if shift_input_ids else 0),
+    ):
+        if sizes[axis] < length:
+            found = f"of length {sizes[axis]}"
+            raise MetadataError(operation, field, found, f"at least {length}")
+
+
+def _in_their_rows(
+    query_start_loc: torch.Tensor, query_end_loc: torch.Tensor
+) -> Iterator[tuple[str, torch.Tensor, str]]:
+    """Require a token in each row that is not rejected."""
+    outside = (query_end_loc < query_start_loc[:-1]) | (query_end_loc >= query_start_loc[1:])
+    yield "query_end_loc", outside, "a token of the row"
+
+
+@operation(requires=(_has_room, _in_their_rows))
 def copy_and_expand_eagle_inputs(
-    target_token_ids: torch.Tensor,
-    target_positions: torch.Tensor,
-    next_token_ids: torch.Tensor,
-    out_input_ids: torch.Tensor,
-    out_positions: torch.Tensor,
-    out_is_rejected_token_mask: torch.Tensor,
-    out_is_masked_token_mask: torch.Tensor,
-    out_new_token_indices: torch.Tensor,
-    out_hidden_state_mapping: torch.Tensor,
-    query_start_loc: torch.Tensor,
-    query_end_loc: torch.Tensor,
+    target_token_ids: Annotated[torch.Tensor, Array(shape=("T",), longer=True)],
+    target_positions: Annotated[torch.Tensor, Array(shape=("T",), dtype=_WIDE, longer=True)],
+    next_token_ids: Annotated[torch.Tensor, Array(shape=("R",))],
+    out_input_ids: Annotated[torch.Tensor, Array(shape=("I",), written=True)],
+    out_positions: Annotated[torch.Tensor, Array(shape=("P",), dtype=_WIDE, written=True)],
+    out_is_rejected_token_mask: Annotated[torch.Tensor, Array("flags", ("A",), written=True)],
+    out_is_masked_token_mask: Annotated[torch.Tensor, Array("flags", ("B",), written=True)],
+    out_new_token_indices: Annotated[torch.Tensor, Array(shape=("D",), written=True)],
+    out_hidden_state_mapping: Annotated[torch.Tensor, Array(shape=("H",), written=True)],
+    query_start_loc: Offsets,
+    query_end_loc: Annotated[torch.Tensor, Array(shape=("R",))],
     padding_token_id: int,
     parallel_drafting_token_id: int,
-    total_input_tokens: int,
-    num_padding_slots_per_request: int,
+    total_input_tokens: NumTokens,
+    num_padding_slots_per_request: Annotated[int, Int(least=1)],
     shift_input_ids: bool,
 ) -> None:
     """Write the drafter's tokens: those of the target, one sampled, then parallel drafts.
@@ -154,25 +209,8 @@ def copy_and_expand_eagle_inputs(
     MetadataError for tensors of another length or dtype, outputs that overlap, P below 1,
     and on the CPU rows without a kept token. SPEC.md section 14.
     """
-    check_expand(
-        target_token_ids,
-        target_positions,
-        next_token_ids,
-        out_input_ids,
-        out_positions,
-        out_is_rejected_token_mask,
-        out_is_masked_token_mask,
-        out_new_token_indices,
-        out_hidden_state_mapping,
-        query_start_loc,
-        query_end_loc,
-        padding_token_id,
-        parallel_drafting_token_id,
-        total_input_tokens,
-        num_padding_slots_per_request,
-        shift_input_ids,
-    )
-    tokens, positions = target_token_ids.tolist(), target_positions.tolist()
+    tokens = target_token_ids[:total_input_tokens].tolist()
+    positions = target_positions[:total_input_tokens].tolist()
     offsets, slots = query_start_loc.tolist(), num_padding_slots_per_request
     out = 0
     for row, last in enumerate(query_end_loc.tolist()):

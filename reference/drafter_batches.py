@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
 from .checks.drafter_batches import (
     SEQUENCE_LENGTHS,
-    check_extend,
-    check_prepare_inputs,
-    check_prepare_inputs_padded,
+    check_counts,
+    check_lists,
+    check_shares,
+    check_sums,
 )
+from .definition.definition import operation
+from .definition.roles import Array, Metadata, Object
+from .interface import MetadataError
 from .interface.fields import alignments
 from .interface.protocols import SpecDecodeMetadata
 from .shared import CommonAttentionMetadata
@@ -25,11 +30,17 @@ __all__ = [
 ]
 
 
+_Batch = Annotated[CommonAttentionMetadata, Metadata(sequences=True, rows=True)]
+_Child = Annotated[CommonAttentionMetadata, Object()]
+_OfRows = Annotated[torch.Tensor, Array(shape=("R",), dtype=torch.int32)]
+
+
+@operation(requires=(check_lists,), results=("batch", "token_indices"))
 def prepare_inputs(
-    common_attn_metadata: CommonAttentionMetadata,
-    sampled_token_ids: list[list[int]],
-    num_draft_tokens: list[int],
-) -> tuple[CommonAttentionMetadata, torch.Tensor]:
+    common_attn_metadata: _Batch,
+    sampled_token_ids: Annotated[list[list[int]], Object()],
+    num_draft_tokens: Annotated[list[int], Object()],
+) -> tuple[_Child, Annotated[torch.Tensor, Array(shape=("?",))]]:
     """Return the batch without its rejected tokens, and the indices of the tokens it keeps.
 
     `sampled_token_ids` are the accepted drafts of each request and one token more;
@@ -40,7 +51,6 @@ def prepare_inputs(
     `dcp_local_seq_lens` where a token is rejected. SPEC.md section 14.
     """
     md = common_attn_metadata
-    check_prepare_inputs(md, sampled_token_ids, num_draft_tokens)
     offsets = md.query_start_loc_cpu.tolist()
     starts, rejected = [0], []
     kept: list[int] = []
@@ -63,11 +73,15 @@ def prepare_inputs(
     return child, _like(md.query_start_loc, kept)
 
 
+@operation(
+    requires=(check_sums, check_counts),
+    results=("batch", "token_indices_to_sample", "num_rejected_tokens"),
+)
 def prepare_inputs_padded(
-    common_attn_metadata: CommonAttentionMetadata,
-    spec_decode_metadata: SpecDecodeMetadata,
-    valid_sampled_tokens_count: torch.Tensor,
-) -> tuple[CommonAttentionMetadata, torch.Tensor, torch.Tensor]:
+    common_attn_metadata: _Batch,
+    spec_decode_metadata: Annotated[SpecDecodeMetadata, Object((object,))],
+    valid_sampled_tokens_count: Annotated[torch.Tensor, Array(shape=("R",), least=0)],
+) -> tuple[_Child, _OfRows, _OfRows]:
     """Return the batch with its rejected tokens, the tokens to sample and the rejected counts.
 
     `spec_decode_metadata.cu_num_draft_tokens` (R,) are running sums of the drafts and
@@ -78,7 +92,6 @@ def prepare_inputs_padded(
     drafts + 1, and a query shorter than its drafts + 1. SPEC.md section 14.
     """
     md = common_attn_metadata
-    check_prepare_inputs_padded(md, spec_decode_metadata, valid_sampled_tokens_count)
     ends = spec_decode_metadata.cu_num_draft_tokens.tolist()
     counts, offsets = valid_sampled_tokens_count.tolist(), md.query_start_loc.tolist()
     to_sample, rejected = [], []
@@ -102,12 +115,35 @@ def prepare_inputs_padded(
     )
 
 
-def extend_all_queries_by_N(  # noqa: N802  # the published name
+def _has_slots(
+    operation: str,
+    sizes: dict[str, int],
     common_attn_metadata: CommonAttentionMetadata,
     N: int,  # noqa: N803
-    arange: torch.Tensor,
-    new_slot_mapping: torch.Tensor,
-) -> CommonAttentionMetadata:
+) -> None:
+    """Require a slot for each token of the longer batch, of which no rank has a share."""
+    tokens = common_attn_metadata.num_actual_tokens + sizes["R"] * N
+    if sizes["S"] < tokens:
+        length = f"of length {sizes['S']}"
+        raise MetadataError(operation, "new_slot_mapping", length, f"at least {tokens}")
+    check_shares(operation, common_attn_metadata, bool(N and sizes["R"]))
+
+
+def _in_order(
+    sizes: dict[str, int], arange: torch.Tensor
+) -> Iterator[tuple[str, torch.Tensor, str]]:
+    """Require the numbers from 0."""
+    counts = arange[: sizes["R"] + 1]
+    yield "arange", counts != torch.arange(len(counts)), "0, 1, 2 in order"
+
+
+@operation(requires=(_has_slots, _in_order))
+def extend_all_queries_by_N(  # noqa: N802  # the published name
+    common_attn_metadata: _Batch,
+    N: int,  # noqa: N803
+    arange: Annotated[torch.Tensor, Array(shape=("R+1",), longer=True)],  # noqa: ARG001
+    new_slot_mapping: Annotated[torch.Tensor, Array("slots", shape=("S",))],
+) -> _Child:
     """Return the batch with N further query tokens at the end of each row.
 
     `arange` holds 0, 1, 2, … with at least R + 1 entries, `new_slot_mapping` int64 an entry
@@ -117,7 +153,6 @@ def extend_all_queries_by_N(  # noqa: N802  # the published name
     `dcp_local_seq_lens` where sequences grow. SPEC.md section 14.
     """
     md = common_attn_metadata
-    check_extend(md, N, arange, new_slot_mapping)
     fields: dict[str, Any] = {}
     for name, (alignment, fill) in alignments(type(md)).items():
         value = getattr(md, name)

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from attnproof.harness.consumer.batch import expected_tokens, int64_array
+from attnproof.harness.model.call import Call
+
 
 def diagnose_slots(expected: Any, got: Any) -> str:
     """Return the diagnosis of wrong slots, "" if the general one is as good."""
@@ -19,6 +22,25 @@ def diagnose_slots(expected: Any, got: Any) -> str:
         return "a slot for a token that must have none"
     if (got[wrong] == -1).all():
         return "token without its slot"
+    return ""
+
+
+def of_another_block_size(call: Call, expected: Any, got: Any) -> str:
+    """Return a diagnosis if the wrong slots are those of smaller or larger blocks."""
+    if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
+        return ""
+    tokens, slots = expected_tokens(call.facts.batch), int64_array(got)
+    wrong = np.flatnonzero(int64_array(expected) != slots)
+    if not len(wrong) or wrong[-1] >= len(tokens.positions):
+        return ""
+    positions, width = tokens.positions[wrong], tokens.table.shape[1]
+    for size in (tokens.block_size * 2, tokens.block_size // 2):
+        columns = positions // max(size, 1)
+        if not size or columns.max() >= width:
+            continue
+        blocks = tokens.table[tokens.requests[wrong], columns]
+        if np.array_equal(slots[wrong], blocks * size + positions % size):
+            return "slots of another block size"
     return ""
 
 

@@ -20,9 +20,11 @@ from attnproof.harness.consumer.batch import (
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.drafter.extended_cases import (
     engine_rows,
     extended_batches,
@@ -32,7 +34,7 @@ from attnproof.harness.operations.drafter.extended_cases import (
     extended_unreal,
     lay_out_smaller,
 )
-from attnproof.harness.operations.drafter.extended_faults import EXTEND_FAULTS
+from attnproof.harness.operations.shared.faults import metadata_fault
 from attnproof.harness.operations.shared.metadata import (
     batch_of,
     diagnose_metadata,
@@ -40,6 +42,7 @@ from attnproof.harness.operations.shared.metadata import (
     mirror_violations,
 )
 from attnproof.harness.operations.shared.params import Few, Params, Tokens
+from attnproof.reference import extend_all_queries_by_N as reference
 
 NAME = "extend_all_queries_by_N"
 _KEPT = ("num_computed_tokens_cpu", "block_table_tensor", "encoder_seq_lens", "dcp_local_seq_lens")
@@ -50,6 +53,12 @@ class _Params(Params):
     """Further tokens of each row."""
     spare: Tokens = 0
     """Stale entries of arange and slots behind those that are needed."""
+
+
+def _problem(case: Case) -> str:
+    more = case.params["more"]
+    fewer = any(query_len < more for query_len in batch_of(case).query_lens)
+    return f"more: {more}, of fewer tokens" if fewer else extended_problem(case)
 
 
 @st.composite
@@ -110,18 +119,38 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     yield from slot_violations(expected, slots, "slot_mapping")
 
 
+def _grows(case: Case) -> bool:
+    """True if the batch has tokens, and gets more."""
+    more = case.params["more"]
+    return bool(more and batch_of(case).num_tokens > more * case.num_requests)
+
+
 extend_all_queries = Operation(
     name=NAME,
     section="14",
     summary="a batch whose queries all get further tokens",
     inputs=Inputs(
         params=_Params,
-        problem=extended_problem,
+        problem=_problem,
         unreal=extended_unreal,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,
-        faults=EXTEND_FAULTS,
+        faults=faults_of(reference, _prepare)
+        | {
+            "arange that starts at 1": Fault("arange", lambda counts: counts + 1, cpu_only=True),
+            "short slots": Fault(
+                "new_slot_mapping",
+                lambda slots: slots[:0],
+                applies=lambda case: case.num_tokens > 0,
+            ),
+            "rank shares of longer sequences": metadata_fault(
+                "common_attn_metadata",
+                "dcp_local_seq_lens",
+                lambda md: {"dcp_local_seq_lens": md.seq_lens.clone()},
+                _grows,
+            ),
+        },
     ),
     call=FunctionCall(prepare=_prepare, outputs=_outputs),
     contract=Contract(

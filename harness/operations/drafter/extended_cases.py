@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
-import numpy as np
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
@@ -25,8 +24,6 @@ from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 class ExtendedFacts(BatchFacts):
     """Facts of an operation on an extended batch."""
 
-    rejected: np.ndarray
-    """(tokens,) true for a rejected token of the extended batch."""
     params: dict[str, Any]
 
 
@@ -35,22 +32,15 @@ def extended_problem(case: Case) -> str:
     batch, more = batch_of(case), case.params["more"]
     if batch.padded_requests:
         return "batch.padded_requests: each row is extended"
-    if any(query_len < more for query_len in batch.query_lens):
-        return f"more: {more}, of fewer tokens"
     if more and batch.dcp_local_seq_lens is not None:
         return "batch.dcp_local_seq_lens: rank shares of longer sequences are not known"
-    rejected = case.params.get("rejected")
-    if rejected is None:
-        return ""
-    if len(rejected) != batch.num_requests:
-        return f"rejected: {len(rejected)} entries for {batch.num_requests} requests"
-    fit = all(n <= q for n, q in zip(rejected, batch.query_lens, strict=True))
-    return "" if fit else "rejected: more than there are tokens"
+    return ""
 
 
 def extended_unreal(case: Case) -> str:
     """Return why no engine extends the batch, "" if one may."""
-    batch, more = batch_of(case), case.params["more"]
+    batch = batch_of(case)
+    more = min([case.params["more"], *batch.query_lens])
     if batch.padded_tokens:
         return "a drafter's batch has no graph padding"
     if more in batch.query_lens:
@@ -76,7 +66,7 @@ def engine_rows(batch: Batch) -> Batch:
     return msgspec.structs.replace(whole_rows(batch), padded_tokens=0)
 
 
-def _parent(batch: Batch, more: int) -> Batch:
+def smaller_batch(batch: Batch, more: int) -> Batch:
     """Return the batch before it is extended; its blocks are cut to its sequences."""
     query_lens = tuple(query_len - more for query_len in batch.query_lens)
     lengths = [q + c for q, c in zip(query_lens, batch.computed_lens, strict=True)]
@@ -137,23 +127,11 @@ def extended_shapes() -> Iterator[tuple[str, Batch, int]]:
 def lay_out_smaller(case: Case, pattern: int, device: str, more: list[Piece]) -> tuple[Any, Arena]:
     """Return the smaller batch with the block table of the extended one."""
     batch, stale = batch_of(case), STALE_PATTERNS[pattern]
-    columns = case.params.get("columns")
-    table = batch_arrays(batch, pattern).block_table_with(stale)[:, :columns]
+    table = batch_arrays(batch, pattern).block_table_with(stale)
     piece = table_piece("extended_table", table, 2 if batch.strided else 1)
-    parent = _parent(batch, case.params["more"])
+    parent = smaller_batch(batch, case.params["more"])
     metadata, arena = lay_out(parent, pattern, device, [piece, *more])
     return replace(metadata, block_table_tensor=arena.tensors["extended_table"]), arena
-
-
-def rejected_tokens(case: Case) -> np.ndarray:
-    """Return for each token of the extended batch, padding included, whether it is rejected."""
-    batch = batch_of(case)
-    rejected = np.zeros(batch.num_tokens + batch.padded_tokens, bool)
-    end = 0
-    for query_len, count in zip(batch.query_lens, case.params.get("rejected", ()), strict=False):
-        end += query_len
-        rejected[end - count : end] = True
-    return rejected
 
 
 def extended_facts(case: Case, metadata: Any) -> ExtendedFacts:
@@ -162,7 +140,6 @@ def extended_facts(case: Case, metadata: Any) -> ExtendedFacts:
     return ExtendedFacts(
         batch=batch,
         metadata=metadata,
-        rejected=rejected_tokens(case),
         params=case.params,
         tokens=batch.num_tokens,
         result=Quantity.SLOTS,

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from attnproof import reference
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import lay_out
@@ -23,6 +24,7 @@ from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, 
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.drafter.diagnosis import diagnose_kept
 from attnproof.harness.operations.drafter.drafts import (
     DraftParams,
@@ -265,7 +267,7 @@ prepare_inputs = Operation(
         cases=_drop_cases,
         boundaries=lambda: _boundaries(DROP),
         from_batch=lambda batch: _steps(DROP, batch),
-        faults=DROP_FAULTS,
+        faults=faults_of(reference.prepare_inputs, _prepare_drop) | DROP_FAULTS,
     ),
     call=FunctionCall(prepare=_prepare_drop, outputs=_drop_outputs),
     contract=Contract(
@@ -290,7 +292,7 @@ prepare_inputs_padded = Operation(
         cases=_padded_cases,
         boundaries=lambda: _boundaries(PADDED),
         from_batch=lambda batch: _steps(PADDED, batch),
-        faults=PADDED_FAULTS,
+        faults=faults_of(reference.prepare_inputs_padded, _prepare_padded) | PADDED_FAULTS,
     ),
     call=FunctionCall(prepare=_prepare_padded, outputs=_padded_outputs),
     contract=Contract(

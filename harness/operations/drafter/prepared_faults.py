@@ -10,7 +10,7 @@ import torch
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.operations.drafter.drafts import rejected_of
-from attnproof.harness.operations.shared.faults import metadata_fault, metadata_faults, wrong_type
+from attnproof.harness.operations.shared.faults import metadata_fault
 
 _GIVEN = "common_attn_metadata"
 
@@ -47,14 +47,10 @@ def _with_ends(change: Any) -> Any:
 
 
 DROP_FAULTS = {
-    **metadata_faults(_GIVEN, sequences=True),
-    "metadata of another type": wrong_type(_GIVEN, "metadata"),
     "sampled tokens of another batch": Fault(
         "sampled_token_ids", lambda sampled: sampled[:-1], applies=_has_rows
     ),
     "drafts of another batch": Fault("num_draft_tokens", lambda drafts: [*drafts, 0]),
-    "sampled tokens of another type": wrong_type("sampled_token_ids"),
-    "drafts of another type": wrong_type("num_draft_tokens"),
     "more sampled tokens than drafts + 1": Fault(
         "sampled_token_ids", _too_many, applies=_has_drafts, given=("num_draft_tokens",)
     ),
@@ -73,9 +69,6 @@ DROP_FAULTS = {
 }
 
 PADDED_FAULTS = {
-    **metadata_faults(_GIVEN, sequences=True),
-    "metadata of another type": wrong_type(_GIVEN, "metadata"),
-    "step of another type": wrong_type("spec_decode_metadata"),
     "drafts of another batch": Fault(
         "spec_decode_metadata",
         _with_ends(lambda ends: ends[:-1]),
@@ -99,19 +92,9 @@ PADDED_FAULTS = {
         applies=_has_rows,
         cpu_only=True,
     ),
-    "counts of another batch": Fault(
-        "valid_sampled_tokens_count", lambda counts: counts[:-1], applies=_has_rows
-    ),
-    "counts of another type": wrong_type("valid_sampled_tokens_count"),
     "more accepted than drafts + 1": Fault(
         "valid_sampled_tokens_count",
         lambda counts: counts + 1_000_000,
-        applies=_has_rows,
-        cpu_only=True,
-    ),
-    "negative count": Fault(
-        "valid_sampled_tokens_count",
-        lambda counts: -1 - counts,
         applies=_has_rows,
         cpu_only=True,
     ),
