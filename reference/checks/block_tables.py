@@ -14,8 +14,6 @@ from ..interface.errors import MetadataError
 from .common import check_bool, check_device, check_int
 
 _INT32, _INT64 = torch.int32, torch.int64
-BOTH = (_INT32, _INT64)
-"""Dtypes of `idx_mapping` and of sampled and draft tokens."""
 _CLASS = "BlockTables"
 
 
@@ -109,8 +107,8 @@ def check_values(
     value: object,
     shape: tuple[int | None, ...],
     dtypes: tuple[torch.dtype, ...],
-    device: torch.device | None = None,
-) -> torch.Tensor:
+    device: torch.device,
+) -> None:
     """Require a tensor of at least this `shape` (None: any), dense in its last dimension."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{operation}: {field} is {type(value).__name__}, expected torch.Tensor")
@@ -127,31 +125,20 @@ def check_values(
     if value.shape[-1] > 1 and value.stride(-1) != 1:
         given = f"of strides {value.stride()}"
         raise MetadataError(operation, field, given, "a dense last dimension")
-    if device is not None:
-        check_device(operation, field, value, device)
-    return value
+    check_device(operation, field, value, device)
 
 
 def check_mapping(
     operation: str,
     idx_mapping: torch.Tensor,
     slots: int,
-    device: torch.device | None = None,
-    *,
-    distinct: bool = False,
-) -> list[int] | None:
-    """Require slots below `slots`, or -1; return them if they are on the CPU, else None."""
-    check_values(operation, "idx_mapping", idx_mapping, (None,), BOTH, device)
-    if not idx_mapping.is_cpu:
-        return None
-    mapping: list[int] = idx_mapping.tolist()
-    for slot in mapping:
+    device: torch.device,
+) -> None:
+    """Require slots below `slots`, or -1; read them on the CPU only."""
+    check_values(operation, "idx_mapping", idx_mapping, (None,), (_INT32, _INT64), device)
+    for slot in idx_mapping.tolist() if idx_mapping.is_cpu else ():
         if not -1 <= slot < slots:
             raise MetadataError(operation, "idx_mapping", slot, f"-1 or a slot below {slots}")
-    live = [slot for slot in mapping if slot >= 0]
-    if distinct and len(set(live)) != len(live):
-        raise MetadataError(operation, "idx_mapping", str(mapping), "each slot in one row")
-    return mapping
 
 
 def check_starts(

@@ -28,6 +28,7 @@ from attnproof.harness.operations.runner.step import (
     step_of_batch,
     unreal,
 )
+from attnproof.reference.checks import runner_inputs as conditions
 from attnproof.reference.definition.definition import Definition, definition_of
 from attnproof.reference.definition.roles import Array
 
@@ -112,7 +113,7 @@ def step_operation(
     sources: Mapping[str, str] | None = None,
     scalars: Callable[[StepFacts], dict[str, Any]] = lambda _facts: {},
     results: Callable[[Call, Any], Outputs] | None = None,
-    faults: dict[str, Fault],
+    faults: Mapping[str, Fault] | None = None,
     dummies: bool = False,
     consumed: bool = False,
 ) -> Operation:
@@ -139,7 +140,7 @@ def step_operation(
             cases=partial(step_cases, name),
             boundaries=partial(step_boundaries, name),
             from_batch=partial(step_of_batch, name),
-            faults=faults_of(definition, prepare) | _row_faults(definition) | faults,
+            faults=faults_of(definition, prepare) | _row_faults(definition) | dict(faults or {}),
         ),
         call=FunctionCall(
             prepare=prepare,
@@ -178,10 +179,35 @@ def set_live(values: torch.Tensor, mapping: torch.Tensor, value: int) -> torch.T
     return changed
 
 
+def _negative(field: str) -> Fault:
+    return Fault(
+        field,
+        lambda values, mapping: set_live(values, mapping, -1),
+        applies=has_live_rows,
+        given=("idx_mapping",),
+        cpu_only=True,
+    )
+
+
+_OF_CONDITIONS: dict[Callable[..., Any], dict[str, Fault]] = {
+    conditions.require_one_row_a_slot: {
+        "slot of two rows": Fault(
+            "idx_mapping",
+            torch.zeros_like,
+            applies=lambda case: len(case.params["rows"]) > 1,
+            cpu_only=True,
+        )
+    },
+    conditions.require_computed: {"negative computed tokens": _negative("num_computed_tokens")},
+    conditions.require_prompts: {"negative prompt": _negative("prefill_len")},
+}
+
+
 def _row_faults(definition: Definition) -> dict[str, Fault]:
-    """Return the faults of rows and offsets that every function must refuse."""
-    names = _arrays(definition)
-    faults = {}
+    """Return the faults of rows, their slots' lengths and offsets, for the arguments there are."""
+    names, faults = _arrays(definition), dict[str, Fault]()
+    for condition in definition.requires:
+        faults |= _OF_CONDITIONS.get(condition, {})
     if len(names) > 2:  # else there are only rows and logits: no tensor tells the number of slots
         faults["slot beyond the slots"] = Fault(
             "idx_mapping",

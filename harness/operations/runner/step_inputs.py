@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 
 from attnproof import reference
 from attnproof.harness.model.case import Case
@@ -14,13 +13,10 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.operations.runner.step import StepFacts
 from attnproof.harness.operations.runner.step_call import (
     concatenated,
-    has_live_rows,
-    set_live,
     step_operation,
 )
 
 Right = Iterator[tuple[str, np.ndarray, str]]
-_MAPPING = ("idx_mapping",)
 
 
 def _positions(facts: StepFacts) -> Right:
@@ -80,31 +76,12 @@ def _has_logits(case: Case) -> bool:
     return any(row["logits"] for row in case.params["rows"])
 
 
-_SLOT_TWICE = Fault(
-    "idx_mapping",
-    torch.zeros_like,
-    applies=lambda case: len(case.params["rows"]) > 1,
-    cpu_only=True,
-)
-
-
-def _negative(field: str) -> Fault:
-    return Fault(
-        field,
-        lambda values, mapping: set_live(values, mapping, -1),
-        applies=has_live_rows,
-        given=_MAPPING,
-        cpu_only=True,
-    )
-
-
 prepare_pos_seq_lens = step_operation(
     reference.prepare_pos_seq_lens,
     "positions of a step's tokens, and lengths of its sequences",
     sources={"seq_lens": "unset seq_lens"},
     expect=_positions,
     consumed=True,
-    faults={"negative computed tokens": _negative("num_computed_tokens")},
 )
 prepare_prefill_inputs = step_operation(
     reference.prepare_prefill_inputs,
@@ -112,7 +89,6 @@ prepare_prefill_inputs = step_operation(
     expect=_prefill,
     consumed=True,
     faults={
-        "slot of two rows": _SLOT_TWICE,
         "history shorter than the prompt": Fault(
             "all_token_ids",
             lambda tokens: tokens[:, :1],
@@ -122,8 +98,6 @@ prepare_prefill_inputs = step_operation(
         "lookahead of fewer slots": Fault(
             "next_prefill_tokens", lambda tokens: tokens[:, :-1], any_field=True
         ),
-        "negative prompt": _negative("prefill_len"),
-        "negative computed tokens": _negative("num_computed_tokens"),
     },
 )
 
@@ -164,7 +138,6 @@ combine_sampled_and_draft_tokens = step_operation(
         "two sampled tokens of a slot": Fault(
             "last_sampled_tokens", lambda last: last.repeat(1, 2)
         ),
-        "negative prompt": _negative("prefill_len"),
     },
 )
 expand_idx_mapping = step_operation(

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 
 from attnproof import reference
 from attnproof.harness.model.call import Call, Outputs
@@ -22,12 +21,6 @@ from attnproof.harness.operations.runner.step_call import (
 Right = Iterator[tuple[str, np.ndarray, str]]
 _SAMPLED, _REJECTED = "num_sampled", "num_rejected"
 _MAPPING = ("idx_mapping",)
-_SLOT_TWICE = Fault(
-    "idx_mapping",
-    torch.zeros_like,
-    applies=lambda case: len(case.params["rows"]) > 1,
-    cpu_only=True,
-)
 
 
 def _counts(facts: StepFacts) -> Right:
@@ -97,13 +90,6 @@ get_num_sampled_and_rejected = step_operation(
         "negative sampled tokens": Fault(
             _SAMPLED, lambda sampled: -1 - sampled, applies=_past_prompt, cpu_only=True
         ),
-        "negative prompt": Fault(
-            "prefill_len",
-            lambda values, mapping: set_live(values, mapping, -1),
-            applies=has_live_rows,
-            given=_MAPPING,
-            cpu_only=True,
-        ),
     },
 )
 
@@ -136,7 +122,6 @@ post_update = step_operation(
     expect=_updated,
     dummies=True,
     faults={
-        "slot of two rows": _SLOT_TWICE,
         "more sampled tokens than columns": Fault(
             _SAMPLED, lambda sampled: sampled + 2000, applies=has_live_rows, cpu_only=True
         ),
@@ -169,7 +154,6 @@ post_update_num_computed_tokens = step_operation(
     reference.post_update_num_computed_tokens,
     "query tokens added to the computed ones",
     expect=_advanced,
-    faults={"slot of two rows": _SLOT_TWICE},
 )
 
 OPERATIONS = (get_num_sampled_and_rejected, post_update, post_update_num_computed_tokens)
