@@ -1,144 +1,122 @@
 """Operation of SPEC.md section 12: the block table of a kernel with smaller blocks.
 
 Bug classes: padding that becomes a block, the stride of a packed cache taken for the number of
-parts, products in 32 bits, one buffer for two micro-batches.
+parts, products in 32 bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import numpy as np
 import torch
 
-from attnproof.harness.cases.batches.tensors import batch_arrays, row_strides, table_piece
-from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
+from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, make_batch
+from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.consumer.batch import int64_array
-from attnproof.harness.model.call import Call, Facts, Outputs
-from attnproof.harness.model.call_kinds import ClassCall
+from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
-from attnproof.harness.model.place import Place, child_outputs, of_children
-from attnproof.harness.model.violation import Violation, in_child
-from attnproof.harness.operations.derived.faults import faults_of
-from attnproof.harness.operations.kv_cache.kernel_block_cases import (
-    NAME,
-    KernelParams,
-    boundaries,
-    cases,
-    problem,
-    sizes_of,
-    steps,
-    unreal,
-)
+from attnproof.harness.model.operation import BuiltIn
+from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.derived.arguments import Values
+from attnproof.harness.operations.derived.derive import Example, derive_built_in, one_of
 from attnproof.harness.operations.shared.metadata import batch_of
+from attnproof.harness.operations.shared.params import Few, Some
 from attnproof.reference import map_to_kernel_block_table as reference
-from attnproof.reference.checks.slots import overlap
+
+_LAST_INT32 = 2**31 - 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class _TableFacts(Facts):
-    batch: Batch
-    rows: tuple[slice, slice]
-    """Requests of each micro-batch."""
-    tables: tuple[torch.Tensor, torch.Tensor]
-    buffers: tuple[torch.Tensor | None, torch.Tensor | None]
-    free: np.ndarray
-    """(R, W) bool, True for entries of the given table that are stale."""
-    parts: int
-    step: int
-    """Kernel blocks from one block to the next."""
+def _examples() -> Iterator[Example]:
+    mixed = make_batch([1, 5, 2, 3], [7, 0, 30, 9], 8, spare_columns=2, order="descending")
+    new, same = {"with_out": False}, {"with_out": False, "with_stride": False}
+    for parts in (8, 4, 2, 1):
+        yield f"kernel blocks of {8 // parts} tokens", mixed, {"parts": parts} | same
+    yield "packed cache", mixed, {"parts": 2, "gap": 5} | new
+    yield "packed cache whose blocks are kernel blocks", mixed, {"parts": 1, "gap": 2} | new
+    yield "padding of -1", mixed, {"parts": 4, "padding": True} | same
+    yield "padding of -1 in a packed cache", mixed, {"parts": 4, "padding": True, "gap": 5} | new
+    stale = make_batch([1, 1], [0, 60], 8, spare_columns=3)
+    yield "stale columns (K18)", stale, {"parts": 2} | same
+    yield "a buffer", mixed, {"parts": 2, "spare": 3}
+    padded = make_batch([1], [12], 8, padded_requests=3)
+    yield "padded rows", padded, {"parts": 2, "padding": True}
+    none = make_batch([], [], 8, spare_columns=3)
+    yield "no requests in a table with columns", none, {"parts": 2, "spare": 2}
+    for parts in (16, 2, 1):
+        highest = make_batch([3, 20], [15, 0], 16, first=2**31 // parts - 6)
+        name = f"highest kernel blocks of {16 // parts} tokens"
+        yield name, highest, {"parts": parts} | same
+    far = make_batch([3, 20], [15, 0], 16, first=HIGHEST_BLOCK - 6)
+    yield "kernel blocks beyond int32 (K15)", far, {"parts": 16} | same
+    yield "kernel blocks of a packed cache beyond int32", far, {"parts": 2, "gap": 98} | new
+    for tokens in (1023, 1024, 1025):
+        name = f"{tokens} kernel blocks, a tile has 1024"
+        yield name, make_batch([tokens], [0], 16), {"parts": 16} | same
+    many = make_batch([1] * 700, [20 + row % 25 for row in range(700)], 16)
+    yield "more requests than a kernel tile", many, {"parts": 2} | same
 
 
-def _prepare(case: Case, pattern: int, device: str) -> Call:
-    batch, params = batch_of(case), case.params
-    made, stale = batch_arrays(batch, pattern), STALE_PATTERNS[pattern]
-    padding, step = params.get("padding", False), 2 if batch.strided else 1
-    table = made.block_table_with(-1 if padding else stale)
-    table = table.astype(np.int64 if params.get("wide") else np.int32)
-    parts, stride = sizes_of(case)
-    cut = min(params.get("cut", 0), len(table))
-    rows = slice(0, cut), slice(cut, len(table))
-    pieces = [table_piece(f"block_table_{i}", table[part], step) for i, part in enumerate(rows)]
-    if params.get("buffers"):
-        spare, width = params.get("spare", 0), table.shape[1] * parts
-        for i, part in enumerate(rows):
-            shape = part.stop - part.start + spare, width + spare
-            buffer = np.full(shape, stale, dtype=table.dtype)
-            pieces.append(Piece(f"out_{i}", buffer, False, row_strides(shape, step)))
-    arena = Arena(pieces, stale, device)
-    tables = arena.tensors["block_table_0"], arena.tensors["block_table_1"]
-    buffers = arena.tensors.get("out_0"), arena.tensors.get("out_1")
-    args = {
-        "block_table": tables[0],
-        "block_size": batch.block_size,
-        "kernel_block_size": params["kernel"],
-        "stride": params.get("stride"),
-        "out": buffers[0],
-    }
-    facts = _TableFacts(
-        batch=batch,
-        rows=rows,
-        tables=tables,
-        buffers=buffers,
-        free=np.zeros_like(made.stale_blocks) if padding else made.stale_blocks,
-        parts=parts,
-        step=stride,
-    )
-    return Call(args, arena=arena, written=frozenset({"out_0", "out_1"}), facts=facts)
+def _parts(batch: Batch, params: dict[str, Any]) -> int:
+    """Return the kernel blocks of a block."""
+    return gcd(batch.block_size, params["parts"])
 
 
-def _map_both(map_table: Any, call: Call) -> list[Any]:
-    """Map the tables of both micro-batches, and note whether the results are apart."""
-    first = map_table(*call.args.values())
-    changed = {"block_table": call.facts.tables[1], "out": call.facts.buffers[1]}
-    results = [first, map_table(*(call.args | changed).values())]
-    given = call.facts.tables
-    call.observed["apart"] = not overlap(*results)
-    call.observed["in_place"] = [
-        result.data_ptr() == table.data_ptr() for result, table in zip(results, given, strict=True)
-    ]
-    call.observed["in_buffers"] = [
-        buffer is None or not result.numel() or result.data_ptr() == buffer.data_ptr()
-        for result, buffer in zip(results, call.facts.buffers, strict=True)
-    ]
-    return results
+def _step(batch: Batch, params: dict[str, Any]) -> int:
+    """Return the kernel blocks from one block to the next."""
+    return _parts(batch, params) + (params["gap"] if params["with_stride"] else 0)
+
+
+def _is_beyond_int32(batch: Batch, params: dict[str, Any]) -> bool:
+    highest = max((block for row in batch.blocks for block in row), default=0) | 1
+    return highest * _step(batch, params) + _parts(batch, params) - 1 > _LAST_INT32
+
+
+def _table(values: Values) -> np.ndarray:
+    """Return the batch's table, of int64 where the ids of kernel blocks need it."""
+    batch, params = values.batch.batch, values.params
+    table = values.batch.block_table_with(-1 if params["padding"] else values.stale)
+    wide = batch.dtype in ("int64", "int64 table") or _is_beyond_int32(batch, params)
+    return table.astype(np.int64 if wide else np.int32)
+
+
+def _free(call: Call) -> np.ndarray:
+    """Return (R, W * parts), True for what stale entries become."""
+    batch, params = call.facts.batch, call.facts.params
+    stale = batch_arrays(batch).stale_blocks
+    free = np.zeros_like(stale) if params["padding"] else stale
+    return np.repeat(free, _parts(batch, params), axis=1)
 
 
 def _outputs(call: Call, result: Any) -> Outputs:
-    """Return results and buffers, with 0 in place of what stale entries became."""
-    children = []
-    for table, buffer, part in zip(result, call.facts.buffers, call.facts.rows, strict=True):
-        free = torch.from_numpy(np.repeat(call.facts.free[part], call.facts.parts, axis=1))
-        free = free.to(table.device)
-        children.append({"result": table.clone()})
-        if table.shape == free.shape:
-            children[-1]["result"][free] = 0
-        if buffer is not None:
-            children[-1]["out"] = buffer.clone()
-            children[-1]["out"][: free.shape[0], : free.shape[1]][free] = 0
-    return of_children(children)
+    """Return result and buffer, with 0 in place of what stale entries became."""
+    free = torch.from_numpy(_free(call))
+    outputs = {"result": result} | {name: call[name] for name in call.written}
+    for name, tensor in outputs.items():
+        if isinstance(tensor, torch.Tensor) and tensor.ndim == 2:
+            cleared = outputs[name] = tensor.clone()
+            rows, columns = tensor.shape
+            cleared[: free.shape[0], : free.shape[1]][free[:rows, :columns].to(tensor.device)] = 0
+    where = call["block_table"] if call["out"] is None else call["out"]
+    call.observed["in place"] = result.data_ptr() == where.data_ptr() or not result.numel()
+    return outputs
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Check that results are apart, in their buffers, and hold no padding as a block."""
-    facts = call.facts
-    if not call.observed.get("apart", True):
-        yield Violation("[].result", "shares memory with another micro-batch's")
-    if not all(call.observed.get("in_buffers", [])):
-        yield Violation("[].result", "is not a view of the buffer that was given")
-    identity = facts.step == 1 and facts.buffers[0] is None
-    if identity and not all(call.observed.get("in_place", [])):
-        yield Violation("[].result", "is not the table itself where blocks are kernel blocks")
-    made = batch_arrays(facts.batch)
-    for index, part in enumerate(facts.rows):
-        result = int64_array(child_outputs(outputs, index)["result"])
-        padded = np.repeat(made.stale_blocks[part] & ~facts.free[part], facts.parts, axis=1)
-        if result.shape == padded.shape and (result[padded] != -1).any():
-            yield from in_child([Violation("result", "gives padding a block")], index)
+    """Check that the result is where it must be, and holds no padding as a block."""
+    batch, params = call.facts.batch, call.facts.params
+    identity = call["out"] is None and _step(batch, params) == 1
+    if not call.observed.get("in place", True) and (identity or call["out"] is not None):
+        place = "the table itself" if identity else "a view of the buffer that was given"
+        yield Violation("result", f"is not {place}")
+    padded = batch_arrays(batch).stale_blocks.repeat(_parts(batch, params), axis=1)
+    result = int64_array(outputs["result"])
+    if params["padding"] and result.shape == padded.shape and (result[padded] != -1).any():
+        yield Violation("result", "gives padding a block")
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
@@ -146,30 +124,24 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
     A place is a token in memory where block b begins at kernel block `b * step`.
     """
-    facts, made = call.facts, batch_arrays(call.facts.batch)
-    size, kernel = facts.batch.block_size, call["kernel_block_size"]
-    for index, part in enumerate(facts.rows):
-        lengths = made.seq_lens[part].astype(np.int64)
-        rows = np.repeat(np.arange(len(lengths)), lengths)
-        positions = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        block = made.block_table[part].astype(np.int64)[rows, positions // size]
-        right = block * facts.step * kernel + positions % size
-        table = int64_array(child_outputs(outputs, index)["result"])
-        if table.shape[0] != len(lengths) or table.shape[1] * kernel < lengths.max(initial=0):
-            text = "has no kernel block for a position"
-            yield from in_child([Violation("result", text)], index)
-            return
-        read = table[rows, positions // kernel] * kernel + positions % kernel
-        wrong = np.flatnonzero(read != right)
-        if len(wrong):
-            at = int(wrong[0])
-            detail = (
-                f"position {positions[at]} of request {rows[at] + part.start} is in block "
-                f"{block[at]}, at token {right[at]} of the cache, and read at token {read[at]}"
-            )
-            found = Violation("result", "reads a position from another place", detail)
-            yield from in_child([found], index)
-            return
+    batch, kernel = call.facts.batch, call["kernel_block_size"]
+    arrays, size = batch_arrays(batch), batch.block_size
+    lengths = arrays.seq_lens.astype(np.int64)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    positions = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    block = arrays.block_table.astype(np.int64)[rows, positions // size]
+    right = block * _step(batch, call.facts.params) * kernel + positions % size
+    table = int64_array(outputs["result"])
+    if table.shape[0] != len(lengths) or table.shape[1] * kernel < lengths.max(initial=0):
+        yield Violation("result", "has no kernel block for a position")
+        return
+    read = table[rows, positions // kernel] * kernel + positions % kernel
+    for at in np.flatnonzero(read != right)[:1]:
+        detail = (
+            f"position {positions[at]} of request {rows[at]} is in block {block[at]}, at token "
+            f"{right[at]} of the cache, and read at token {read[at]}"
+        )
+        yield Violation("result", "reads a position from another place", detail)
 
 
 def _diagnose(_call: Call, _place: Place, expected: Any, got: Any) -> str:
@@ -181,55 +153,59 @@ def _diagnose(_call: Call, _place: Place, expected: Any, got: Any) -> str:
     return "padding becomes a block" if only_padding else ""
 
 
-def _small(_: torch.Tensor | None, table: torch.Tensor) -> torch.Tensor:
-    """Return a buffer with one column too few."""
-    return table.new_zeros((table.shape[0], max(0, table.shape[1] - 1)))
+def _has_buffer(case: Case) -> bool:
+    return case.num_requests > 0 and bool(case.params["with_out"])
 
 
-def _has_entries(case: Case) -> bool:
-    return bool(case.num_requests) and case.params.get("cut", 0) > 0
+def _unreal(case: Case) -> str:
+    wide = _is_beyond_int32(batch_of(case), case.params)
+    return "block ids of an engine are int32" if wide else ""
 
 
-map_to_kernel_block_table = Operation(
-    name=NAME,
+map_to_kernel_block_table = derive_built_in(
+    reference,
     section="12",
     summary="the block table of a kernel with smaller blocks",
-    inputs=Inputs(
-        params=KernelParams,
-        whole_contexts=True,
-        problem=problem,
-        unreal=unreal,
-        cases=cases,
-        boundaries=boundaries,
-        from_batch=steps,
-        faults=faults_of(reference, _prepare)
-        | {
-            "kernel block size that does not divide": Fault(
-                "kernel_block_size", lambda _, size: size + 1, given=("block_size",)
-            ),
-            "stride below the kernel blocks of a block": Fault(
-                ("block_size", "kernel_block_size", "stride"),
-                lambda size, *_: (2 * size, size, 1),
-                "stride",
-            ),
-            "buffer of too few columns": Fault(
-                "out", _small, applies=_has_entries, given=("block_table",)
-            ),
-            "buffer of too few rows": Fault(
-                "out",
-                lambda _, table: table.new_zeros((0, 2**12)),
-                applies=_has_entries,
-                given=("block_table",),
-            ),
-        },
-    ),
-    call=ClassCall(prepare=_prepare, use=_map_both, outputs=_outputs),
-    contract=Contract(
-        invariants=_invariants,
-        consume=_consumed,
-        diagnose=_diagnose,
-        may_alias=frozenset({"[].result", "[].out"}),
-    ),
+    values={
+        "block_table": _table,
+        "kernel_block_size": lambda values: (
+            values["block_size"] // _parts(values.batch.batch, values.params)
+        ),
+        "stride": lambda values: _step(values.batch.batch, values.params),
+        "N": lambda values: values.batch.num_reqs + values.params["spare"],
+        "M": lambda values: (
+            values.sizes["W"] * _parts(values.batch.batch, values.params) + values.params["spare"]
+        ),
+    },
+    parameters={
+        "parts": one_of(Some, 2, 1, 3, 4, 8, 16, 256),
+        "gap": one_of(Few, 0, 1, 2, 5, 98),
+        "padding": one_of(bool, False, True),
+        "spare": one_of(Few, 0, 1, 2),
+    },
+    examples=_examples,
+    unreal=_unreal,
+    faults={
+        "kernel block size that does not divide": Fault(
+            "kernel_block_size", lambda _, size: size + 1, given=("block_size",)
+        ),
+        "stride below the kernel blocks of a block": Fault(
+            ("block_size", "kernel_block_size", "stride"),
+            lambda size, *_: (2 * size, size, 1),
+            "stride",
+        ),
+        "buffer of too few columns": Fault(
+            "out",
+            lambda out, table: out[:, : table.shape[1] - 1],
+            applies=_has_buffer,
+            given=("block_table",),
+        ),
+        "buffer of too few rows": Fault("out", lambda out: out[:0], applies=_has_buffer),
+    },
+    outputs=_outputs,
+    invariants=_invariants,
+    consume=_consumed,
+    diagnose=_diagnose,
     built_in=BuiltIn(kernels=True),
 )
 
