@@ -6,13 +6,9 @@ from itertools import pairwise
 
 import torch
 
-from attnproof.reference.checks.context_parallel import (
-    check_local_buffer,
-    check_local_lengths,
-    check_prefill_chunks,
-)
+from attnproof.reference.checks.context_parallel import check_prefill_chunks
 
-from .checking import checks
+from .checking import check_call, checks
 from .dispatch import on_device
 from .host import context_parallel as loops
 from .host.arrays import dense
@@ -37,9 +33,9 @@ def get_dcp_local_seq_lens(
 
     Result, shapes and errors as in `reference`. No sync. SPEC.md section 10.
     """
-    interleave = cp_kv_cache_interleave_size
     if _checked:
-        check_local_lengths(seq_lens, dcp_size, dcp_rank, interleave)
+        check_call("get_dcp_local_seq_lens", **locals())
+    interleave = cp_kv_cache_interleave_size
     if dcp_rank is None:
         lengths = seq_lens[:, None]
         ranks: int | torch.Tensor = torch.arange(dcp_size, device=seq_lens.device)
@@ -70,11 +66,9 @@ def prepare_dcp_local_seq_lens(
     Result, shapes and errors as in `reference`. On a device: one kernel, no sync.
     SPEC.md section 10.
     """
-    out = dcp_local_seq_lens
     if _checked:
-        check_local_buffer(
-            out, seq_lens, num_reqs, dcp_size, dcp_rank, cp_interleave, num_reqs_padded
-        )
+        check_call("prepare_dcp_local_seq_lens", **locals())
+    out = dcp_local_seq_lens
     if on_device(out):
         from .kernels.local_lengths import write_local_lengths
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from attnproof.reference.checks.dcp_indices import check_dcp_indices
-
 from .checking import check_call, checks
 from .dispatch import on_device
 from .host import dcp_indices as loops
@@ -64,7 +62,7 @@ def localize_dcp_indices(
     Result, shapes and errors as in `reference`. No sync. SPEC.md section 15.
     """
     if _checked:
-        check_dcp_indices(indices, dcp_size, dcp_rank, interleave_size)
+        check_call("localize_dcp_indices", **locals())
     if not on_device(indices):
         dense = indices.contiguous()
         out = torch.empty(indices.shape, dtype=indices.dtype)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from attnproof.reference.checks.page_allocation import check_alloc_decode, check_alloc_extend
-
-from .checking import checks
+from .checking import check_call, checks
 from .dispatch import on_device
 from .host import page_allocation as loops
 from .host.vectors import vector
@@ -32,7 +30,7 @@ def alloc_extend(
     Result and errors as in `reference`. On a device one kernel, no sync. SPEC.md section 15.
     """
     if _checked:
-        check_alloc_extend(prefix_lens, seq_lens, last_loc, free_pages, out_indices, page_size)
+        check_call("alloc_extend", **locals())
     if on_device(out_indices):
         from .kernels.page_extend import extend_pages
 
@@ -55,7 +53,7 @@ def alloc_decode(
     Result and errors as in `reference`. On a device one kernel, no sync. SPEC.md section 15.
     """
     if _checked:
-        check_alloc_decode(seq_lens, last_loc, free_pages, out_indices, page_size)
+        check_call("alloc_decode", **locals())
     if on_device(out_indices):
         from .kernels.page_decode import decode_pages
 

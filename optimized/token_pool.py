@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from attnproof.reference.checks.token_pool import check_token_pool
-
 from .checking import check_call, checks
 from .dispatch import on_device, staging, upload
 from .host import token_pool as loops
@@ -61,15 +59,7 @@ def write_req_to_token_pool(
     addresses, one kernel, no sync. SPEC.md section 15.
     """
     if _checked:
-        check_token_pool(
-            req_to_token,
-            req_pool_indices,
-            prefix_tensors,
-            pre_lens,
-            seq_lens,
-            extend_lens,
-            out_cache_loc,
-        )
+        check_call("write_req_to_token_pool", **locals())
     rows, device = len(prefix_tensors), req_to_token.device
     prefixes = staging(2 * rows, _INT64, device)
     places = prefixes.numpy()

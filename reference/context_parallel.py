@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Annotated
+
 import torch
 
-from .checks.context_parallel import check_local_buffer, check_local_lengths, check_prefill_chunks
+from .checks.common import check_device, check_int
+from .checks.context_parallel import check_prefill_chunks
+from .definition.definition import operation
+from .definition.roles import ANY_SHAPE, Array, Int, Object, of_shapes
+from .interface.errors import MetadataError
 
 __all__ = [
     "get_dcp_local_seq_lens",
@@ -13,12 +20,35 @@ __all__ = [
 ]
 
 
+Condition = Iterator[tuple[str, bool, str]]
+AtLeast1 = Annotated[int, Int(least=1)]
+
+
+@of_shapes
+def _is_rank(
+    operation: str, seq_lens: torch.Tensor, dcp_size: int, dcp_rank: int | torch.Tensor | None
+) -> None:
+    """Require a number below the ranks, or an int32 tensor of one beside the lengths."""
+    rank = dcp_rank
+    if isinstance(rank, torch.Tensor):
+        check_device(operation, "dcp_rank", rank, seq_lens.device)
+        if rank.dtype is not torch.int32 or rank.numel() != 1:
+            given = f"{rank.dtype} of shape {tuple(rank.shape)}"
+            raise MetadataError(operation, "dcp_rank", given, "int32 with one element")
+        rank = int(rank) if rank.is_cpu else None
+    if rank is not None:
+        check_int(operation, "dcp_rank", rank, 0)
+        if rank >= dcp_size:
+            raise MetadataError(operation, "dcp_rank", rank, f"at most {dcp_size - 1}")
+
+
+@operation(requires=(_is_rank,))
 def get_dcp_local_seq_lens(
-    seq_lens: torch.Tensor,
-    dcp_size: int = 1,
-    dcp_rank: int | torch.Tensor | None = None,
-    cp_kv_cache_interleave_size: int = 1,
-) -> torch.Tensor:
+    seq_lens: Annotated[torch.Tensor, Array(shape=("R",), least=0)],
+    dcp_size: AtLeast1 = 1,
+    dcp_rank: Annotated[int | torch.Tensor, Object()] | None = None,
+    cp_kv_cache_interleave_size: AtLeast1 = 1,
+) -> Annotated[torch.Tensor, Array(shape=ANY_SHAPE, dtype=torch.int32)]:
     """Return the number of each sequence's cache positions that a rank owns, int32.
 
     `seq_lens` (R,) int32 or int64, in tokens. Ranks own `cp_kv_cache_interleave_size`
@@ -27,7 +57,6 @@ def get_dcp_local_seq_lens(
     SPEC.md section 10.
     """
     interleave = cp_kv_cache_interleave_size
-    check_local_lengths(seq_lens, dcp_size, dcp_rank, interleave)
     ranks = range(dcp_size) if dcp_rank is None else [int(dcp_rank)]
     owned = [
         _owned(length, dcp_size, rank, interleave) for length in seq_lens.tolist() for rank in ranks
@@ -36,16 +65,25 @@ def get_dcp_local_seq_lens(
     return torch.tensor(owned, dtype=torch.int32, device=seq_lens.device).reshape(shape)
 
 
+@of_shapes
+def _has_rows(dcp_local_seq_lens: torch.Tensor, num_reqs_padded: int | None) -> Condition:
+    rows = num_reqs_padded or 0
+    yield "dcp_local_seq_lens", len(dcp_local_seq_lens) < rows, f"at least {rows}"
+
+
+@operation(requires=(_has_rows,))
 def prepare_dcp_local_seq_lens(
-    dcp_local_seq_lens: torch.Tensor,
-    seq_lens: torch.Tensor,
+    dcp_local_seq_lens: Annotated[
+        torch.Tensor, Array(shape=("num_reqs",), dtype=torch.int32, written=True, longer=True)
+    ],
+    seq_lens: Annotated[torch.Tensor, Array(shape=("num_reqs",), least=0, longer=True)],
     num_reqs: int,
-    dcp_size: int,
-    dcp_rank: int,
-    cp_interleave: int,
+    dcp_size: AtLeast1,
+    dcp_rank: Annotated[int, Int(below="dcp_size")],
+    cp_interleave: AtLeast1,
     *,
-    num_reqs_padded: int | None = None,
-) -> torch.Tensor:
+    num_reqs_padded: Annotated[int, Int(least="num_reqs")] | None = None,
+) -> Annotated[torch.Tensor, Array(shape=("?",), dtype=torch.int32, may_alias=True)]:
     """Write the number of cache positions that a rank owns of each sequence; return a view.
 
     `dcp_local_seq_lens` is the caller's buffer, int32, in tokens, with at least `num_reqs`
@@ -55,15 +93,6 @@ def prepare_dcp_local_seq_lens(
     `num_reqs` are not read. Raise MetadataError for values out of range, a buffer that is
     too short, and one in the memory of `seq_lens`. SPEC.md section 10.
     """
-    check_local_buffer(
-        dcp_local_seq_lens,
-        seq_lens,
-        num_reqs,
-        dcp_size,
-        dcp_rank,
-        cp_interleave,
-        num_reqs_padded,
-    )
     lengths = seq_lens[:num_reqs].tolist()
     for row in range(len(dcp_local_seq_lens)):
         share = _owned(lengths[row], dcp_size, dcp_rank, cp_interleave) if row < num_reqs else 0

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import torch
 
-from .checks.dcp_indices import check_dcp_indices
 from .definition.definition import operation
-from .definition.roles import Array, Int
+from .definition.roles import ANY_SHAPE, Array, Int
 
 __all__ = [
     "get_dcp_lens",
     "localize_dcp_indices",
 ]
+
+AnyShape = Annotated[torch.Tensor, Array(shape=ANY_SHAPE)]
 
 
 @operation
@@ -48,16 +50,23 @@ def _owned_before(end: int, dcp_size: int, dcp_rank: int, interleave_size: int) 
     return turns * interleave_size + in_last_turn
 
 
+def _are_positions(indices: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, str]]:
+    yield "indices", indices < -1, "a position, or -1 for none"
+
+
+@operation(requires=(_are_positions,))
 def localize_dcp_indices(
-    indices: torch.Tensor, dcp_size: int, dcp_rank: int, interleave_size: int = 1
-) -> torch.Tensor:
+    indices: AnyShape,
+    dcp_size: Annotated[int, Int(least=1)],
+    dcp_rank: Annotated[int, Int(below="dcp_size")],
+    interleave_size: Annotated[int, Int(least=1)] = 1,
+) -> AnyShape:
     """Return the rank's own index of each position, -1 for those of other ranks.
 
     `indices` are positions in the whole sequence or -1, int32 or int64 of any shape; the result
     has their shape and dtype, and -1 where they are -1. Ranks own `interleave_size` positions
     in turn. Raise MetadataError for values out of range. SPEC.md section 15.
     """
-    check_dcp_indices(indices, dcp_size, dcp_rank, interleave_size)
     local = []
     for position in indices.flatten().tolist():
         turn, place = divmod(position, interleave_size)

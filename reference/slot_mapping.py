@@ -11,7 +11,7 @@ import torch
 from .checks.common import check_bool, check_int, check_list
 from .checks.slots import check_block_row, check_blocks, check_range
 from .definition.definition import operation
-from .definition.roles import Array, BlockSize, ComputedLens, Int, Offsets
+from .definition.roles import Array, BlockSize, ComputedLens, Int, Offsets, of_shapes
 from .interface import PAD_SLOT_ID
 
 __all__ = [
@@ -100,6 +100,7 @@ def _divides(block_size: int, cp_interleave: int) -> Iterator[tuple[str, bool, s
     yield "cp_interleave", block_size % cp_interleave != 0, expected
 
 
+@of_shapes
 def _has_room(num_padded_tokens: int | None, out: torch.Tensor | None) -> Iterator[Any]:
     if num_padded_tokens is not None and out is not None:
         expected = f"at least num_padded_tokens = {num_padded_tokens}"

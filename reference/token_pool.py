@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import torch
 
-from .checks.token_pool import check_token_pool
+from .checks.common import check_device, check_tensor
+from .checks.vectors import check_apart, repeated
 from .definition.definition import operation
 from .definition.roles import (
     Array,
     NumTokens,
+    Object,
     Positions,
     QueryLens,
     SlotPool,
     TokenStarts,
+    of_shapes,
 )
+from .interface.errors import MetadataError
 
 __all__ = [
     "compute_position",
@@ -24,6 +29,7 @@ __all__ = [
 ]
 
 
+_MOST_INT32 = 2**31 - 1
 _WIDE_FIRST = (torch.int64, torch.int32)
 """Dtypes of SGLang's rows and lengths."""
 
@@ -51,14 +57,69 @@ def get_last_loc(
     return torch.tensor(slots, dtype=dtype, device=prefix_lens_tensor.device)
 
 
-def write_req_to_token_pool(
+@of_shapes
+def _are_prefixes(
+    operation: str,
     req_to_token: torch.Tensor,
     req_pool_indices: torch.Tensor,
     prefix_tensors: list[torch.Tensor],
+) -> None:
+    """Require 1-D int64 tensors, one a request, beside the table and in memory apart."""
+    rows = req_pool_indices.shape[0]
+    if len(prefix_tensors) != rows:
+        given = f"{len(prefix_tensors)} tensors"
+        raise MetadataError(operation, "prefix_tensors", given, f"{rows}, one a request")
+    for r, prefix in enumerate(prefix_tensors):
+        field = f"prefix_tensors[{r}]"
+        if check_tensor(operation, field, prefix, 1).dtype is not torch.int64:
+            raise MetadataError(operation, field, f"of dtype {prefix.dtype}", "int64")
+        check_device(operation, field, prefix, req_to_token.device)
+        check_apart(operation, "req_to_token", req_to_token, **{field: prefix})
+
+
+def _lengths_agree(
+    req_pool_indices: torch.Tensor,
     pre_lens: torch.Tensor,
     seq_lens: torch.Tensor,
     extend_lens: torch.Tensor,
+) -> Iterator[tuple[str, torch.Tensor, str]]:
+    yield "req_pool_indices", repeated(req_pool_indices), "each row once"
+    yield "seq_lens", seq_lens < pre_lens, "at least the prefix's length"
+    yield "extend_lens", extend_lens != seq_lens - pre_lens, "seq_lens less pre_lens"
+
+
+def _slots_fit(
+    operation: str,
+    req_to_token: torch.Tensor,
+    prefix_tensors: list[torch.Tensor],
+    pre_lens: torch.Tensor,
+    extend_lens: torch.Tensor,
     out_cache_loc: torch.Tensor,
+) -> None:
+    """Require a slot for each position, which the table's dtype can hold."""
+    named = {f"prefix_tensors[{r}]": prefix for r, prefix in enumerate(prefix_tensors)}
+    named["out_cache_loc"] = out_cache_loc
+    counts = [*pre_lens.tolist(), int(extend_lens.long().sum())]
+    for (field, slots), count in zip(named.items(), counts, strict=True):
+        if slots.shape[0] != count:
+            raise MetadataError(operation, field, f"of length {slots.shape[0]}", f"length {count}")
+        if req_to_token.dtype is torch.int32 and count and int(slots.max()) > _MOST_INT32:
+            given = f"{int(slots.max())} at its most"
+            raise MetadataError(operation, field, given, "slots that an int32 table can hold")
+
+
+Lengths = Annotated[torch.Tensor, Array(shape=("R",), least=0)]
+
+
+@operation(requires=(_are_prefixes, _lengths_agree, _slots_fit))
+def write_req_to_token_pool(
+    req_to_token: Annotated[torch.Tensor, Array(shape=("P", "C"), written=True)],
+    req_pool_indices: Annotated[torch.Tensor, Array(shape=("R",), least=0, below="P")],
+    prefix_tensors: Annotated[list[torch.Tensor], Object()],
+    pre_lens: Lengths,
+    seq_lens: Annotated[torch.Tensor, Array(shape=("R",), below="C+1")],
+    extend_lens: Annotated[torch.Tensor, Array(shape=("R",))],  # noqa: ARG001, checked by it
+    out_cache_loc: Annotated[torch.Tensor, Array(shape=("N",), dtype=torch.int64)],
 ) -> None:
     """Write the slots of each request's prefix, then of its new tokens, to its row of the pool.
 
@@ -69,15 +130,6 @@ def write_req_to_token_pool(
     outside the pool or given twice, lengths that disagree, slots too large for the table.
     SPEC.md section 15.
     """
-    check_token_pool(
-        req_to_token,
-        req_pool_indices,
-        prefix_tensors,
-        pre_lens,
-        seq_lens,
-        extend_lens,
-        out_cache_loc,
-    )
     new, first = out_cache_loc.tolist(), 0
     lengths = list(zip(pre_lens.tolist(), seq_lens.tolist(), strict=True))
     for r, row in enumerate(req_pool_indices.tolist()):

@@ -30,6 +30,15 @@ def refuse(
         raise MetadataError(operation, f"{field}[{i}]", int(values[i]), expected)
 
 
+def repeated(values: torch.Tensor) -> torch.Tensor:
+    """Return (n,) bool, True for each of `values` (n,) that another one is equal to."""
+    ordered, index = values.sort()
+    same = ordered[1:] == ordered[:-1]
+    twice = torch.zeros(len(values), dtype=torch.bool)
+    twice[index[1:][same]] = twice[index[:-1][same]] = True
+    return twice
+
+
 def check_range_of(
     operation: str, field: str, values: torch.Tensor, minimum: int, stop: int | None = None
 ) -> None:

@@ -26,7 +26,7 @@ from ..checks.slots import overlap
 from ..checks.vectors import refuse
 from ..interface.errors import MetadataError
 from .definition import Argument, Definition, DefinitionError, Result, built_in_definition
-from .roles import Array, Bound, Flag, Int, Metadata, Object, Size, size_of
+from .roles import OF_SHAPES, Array, Bound, Flag, Int, Metadata, Object, Size, size_of
 
 
 def check_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -96,6 +96,8 @@ def _difference(result: Result, value: Any, sizes: dict[str, int]) -> tuple[str,
     # The reference of a result with a tolerance computes in float64.
     if value.dtype not in (*declared.dtypes, *([torch.float64] if declared.tolerance else [])):
         return _dtypes(value.dtype), _dtypes(*declared.dtypes)
+    if declared.has_any_shape:
+        return "", ""
     known = [one.axis in sizes or not one.axis for one in declared.sizes]
     expected = [
         one.value(sizes) if is_known else None
@@ -132,7 +134,7 @@ def _check_type(name: str, argument: Argument, value: Any) -> None:
         raise TypeError(f"{name}: {argument.name} is {type(value).__name__}, expected {shown}")
     if isinstance(declared, Int):
         return
-    if value.ndim != len(declared.sizes):
+    if value.ndim != len(declared.sizes) and not declared.has_any_shape:
         dimensions = f"{len(declared.sizes)}-D"
         raise MetadataError(name, argument.name, f"of shape {tuple(value.shape)}", dimensions)
     if value.dtype not in declared.dtypes:
@@ -176,7 +178,7 @@ def _check_shapes(name: str, given: list[tuple[Argument, Any]]) -> dict[str, int
         declared = argument.declared
         if not isinstance(declared, Array) or (declared.or_empty and not value.numel()):
             continue
-        both = [*zip(declared.sizes, value.shape, strict=True)]
+        both = [*zip(declared.sizes, value.shape, strict=not declared.has_any_shape)]
         for size, length in both[declared.longer :]:
             _check_size(name, argument.name, size, length, sizes)
     return sizes
@@ -353,7 +355,7 @@ def _seq_lens(
 def _check_condition(name: str, condition: Any, known: Mapping[str, Any]) -> None:
     values = {one: known[one] for one in inspect.signature(condition).parameters}
     tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
-    if not all(tensor.is_cpu for tensor in tensors):
+    if not (getattr(condition, OF_SHAPES, False) or all(tensor.is_cpu for tensor in tensors)):
         return
     found: Iterator[tuple[str, Any, str]] | None = condition(**values)
     for field, wrong, expected in found or ():

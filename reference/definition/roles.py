@@ -13,9 +13,10 @@ of the argument that is declared `Int(axis="N")`, or the size of the arrays that
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
 import torch
 
@@ -48,8 +49,18 @@ CUT_AXES: Final = ("R", "T", "W")
 POOL_AXES: Final = ("P", "C")
 BY_VALUES: Final = "?"
 """Size of a result that the values decide."""
+ANY_SHAPE: Final = ("...",)
+"""Shape of an array with any number of dimensions."""
 INTEGERS: Final = (torch.int32, torch.int64)
+OF_SHAPES: Final = "__attnproof_of_shapes__"
+_Condition = TypeVar("_Condition", bound=Callable[..., Any])
 _SIZE = re.compile(r"(?:(\d+)\*)?([A-Za-z]\w*)(?:\+(\d+))?")
+
+
+def of_shapes(condition: _Condition) -> _Condition:
+    """Mark a condition that reads shapes, dtypes and devices only: it judges device tensors too."""
+    setattr(condition, OF_SHAPES, True)
+    return condition
 
 
 class Size(NamedTuple):
@@ -103,7 +114,8 @@ class Array:
 
     role: Role = "numbers"
     shape: tuple[Bound, ...] = ()
-    """Size of each dimension; that of the role if empty. "?" in a result: the values decide."""
+    """Size of each dimension; that of the role if empty. "?" in a result: the values decide.
+    `ANY_SHAPE`: any number of dimensions; cases need `values` of such an argument."""
     dtype: torch.dtype | tuple[torch.dtype, ...] = ()
     """Allowed dtypes, the usual one first; by default int32 and int64, and which of them follows
     from the batch if the values do. Slots are int64, flags bool, data float32."""
@@ -143,8 +155,14 @@ class Array:
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """Size of each dimension."""
-        return tuple(size_of(one) for one in self.shape or _SHAPES.get(self.role, ()))
+        """Size of each dimension; empty if there may be any number."""
+        shape = () if self.has_any_shape else self.shape or _SHAPES.get(self.role, ())
+        return tuple(size_of(one) for one in shape)
+
+    @property
+    def has_any_shape(self) -> bool:
+        """True if there may be any number of dimensions, of any size."""
+        return self.shape == ANY_SHAPE
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:

@@ -148,7 +148,8 @@ def _of_argument(
             f"not of the dtype of {same.name}",
             Fault(field, partial(_to_another, declared.dtypes), applies=both),
         )
-    yield "a dimension more", Fault(field, lambda tensor: tensor[None], applies=present)
+    if not declared.has_any_shape:
+        yield "a dimension more", Fault(field, lambda tensor: tensor[None], applies=present)
     others = _of_the_same_length(definition, argument)
     if others:
 

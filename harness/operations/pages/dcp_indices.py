@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
-import torch
 from hypothesis import strategies as st
 from msgspec import Meta
 
@@ -21,9 +20,10 @@ from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.shared.metadata import returned
 from attnproof.harness.operations.shared.params import Params, Positive, Some
+from attnproof.reference import localize_dcp_indices as reference
 
 NAME = "localize_dcp_indices"
 _INTERLEAVES = st.sampled_from((1, 2, 3, 16, 64))
@@ -158,14 +158,8 @@ localize_dcp_indices = Operation(
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,
-        faults={
-            "no ranks": wrong_value("dcp_size", 0),
-            "interleave of 0": wrong_value("interleave_size", 0),
-            "rank beyond the ranks": Fault("dcp_rank", lambda _, size: size, given=("dcp_size",)),
-            "negative rank": wrong_value("dcp_rank", -1),
-            "rank of another type": wrong_type("dcp_rank"),
-            "values of another type": wrong_type("indices"),
-            "float values": Fault("indices", torch.Tensor.float),
+        faults=faults_of(reference, _prepare)
+        | {
             "negative values": Fault(
                 "indices",
                 lambda indices: -2 - indices.abs(),

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from attnproof import reference
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
 from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
@@ -23,6 +24,7 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.pages.allocated import (
     FIELD,
     demand,
@@ -31,9 +33,7 @@ from attnproof.harness.operations.pages.allocated import (
     slots_consumed,
     written_twice,
 )
-from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 from attnproof.harness.operations.shared.metadata import batch_of
-from attnproof.harness.operations.shared.overlap import overlaps
 from attnproof.harness.operations.shared.params import Few, Params
 
 EXTEND, DECODE = "alloc_extend", "alloc_decode"
@@ -152,19 +152,7 @@ def _values(parameter: str, change: Any, applies: Any = _has_new) -> Fault:
 
 def _faults() -> dict[str, Fault]:
     return {
-        "page size of 0": wrong_value("page_size", 0),
-        "page size of another type": wrong_type("page_size"),
-        "lengths of another type": wrong_type("seq_lens"),
-        "float lengths": Fault("seq_lens", torch.Tensor.float),
-        "2-D free pages": Fault("free_pages", lambda pages: pages[None]),
-        "one last slot missing": Fault("last_loc", lambda last: last[:-1], applies=_has_new),
-        "int32 buffer": Fault(FIELD, torch.Tensor.int),
-        "buffer of another type": wrong_type(FIELD),
-        **overlaps(FIELD, "seq_lens", torch.clone, _has_new),
-        **overlaps(FIELD, "last_loc", torch.clone, _has_new),
-        **overlaps(FIELD, "free_pages", torch.clone, _has_new_page),
         "short buffer": _values(FIELD, lambda out: out[:-1]),
-        "negative lengths": _values("seq_lens", lambda lengths: -1 - lengths),
         "last slots at other places": Fault(
             "last_loc",
             lambda last: last + 1,
@@ -179,14 +167,14 @@ def _faults() -> dict[str, Fault]:
             cpu_only=True,
             is_real=True,  # a full pool: an engine then preempts a request
         ),
-        "negative free pages": _values("free_pages", lambda pages: -1 - pages, _has_new_page),
         "free pages listed twice": _values(
             "free_pages", lambda pages: torch.cat([pages, pages[:1]]), _has_new_page
         ),
     }
 
 
-def _operation(name: str, summary: str, faults: dict[str, Fault]) -> Operation:
+def _operation(function: Any, summary: str, faults: dict[str, Fault]) -> Operation:
+    name = function.__name__
     return Operation(
         name=name,
         section="15",
@@ -198,7 +186,7 @@ def _operation(name: str, summary: str, faults: dict[str, Fault]) -> Operation:
             cases=lambda: _cases(name),
             boundaries=lambda: _boundaries(name),
             from_batch=lambda batch: _steps(name, batch),
-            faults=faults,
+            faults=faults_of(function, _prepare) | faults,
         ),
         call=FunctionCall(prepare=_prepare, outputs=_outputs),
         contract=Contract(
@@ -211,12 +199,11 @@ def _operation(name: str, summary: str, faults: dict[str, Fault]) -> Operation:
 
 
 alloc_extend = _operation(
-    EXTEND,
+    reference.alloc_extend,
     "slots for the tokens behind cached prefixes",
     _faults()
     | {
-        "one prefix missing": Fault("seq_lens", lambda lengths: lengths[:-1], applies=_has_new),
-        "negative prefixes": _values("prefix_lens", lambda lengths: -1 - lengths),
+        "one last slot missing": Fault("last_loc", lambda last: last[:-1], applies=_has_new),
         "sequence shorter than its prefix": Fault(
             "prefix_lens",
             lambda lengths: lengths + 2**20,
@@ -226,6 +213,8 @@ alloc_extend = _operation(
         ),
     },
 )
-alloc_decode = _operation(DECODE, "a slot for the next token of each sequence", _faults())
+alloc_decode = _operation(
+    reference.alloc_decode, "a slot for the next token of each sequence", _faults()
+)
 
 OPERATIONS = (alloc_extend, alloc_decode)

@@ -24,10 +24,11 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.derived.pool import needs_wide_pool, pool_problem, token_pool
-from attnproof.harness.operations.shared.faults import wrong_type
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 from attnproof.harness.operations.shared.params import Params
+from attnproof.reference import write_req_to_token_pool as reference
 
 NAME = "write_req_to_token_pool"
 _TABLE, _NEW, _PREFIXES = "req_to_token", "out_cache_loc", "prefix_tensors"
@@ -132,12 +133,6 @@ def _without_last(prefixes: list[torch.Tensor]) -> list[torch.Tensor]:
     return [prefixes[0][:-1], *prefixes[1:]]
 
 
-def _over_table(table: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a table and new slots that share memory."""
-    memory = new.new_zeros(table.numel())
-    return memory.view(table.shape), memory[: len(new)].copy_(new)
-
-
 write_req_to_token_pool = Operation(
     name=NAME,
     section="15",
@@ -150,28 +145,14 @@ write_req_to_token_pool = Operation(
         cases=lambda: st.builds(_case, batches()),
         boundaries=_boundaries,
         from_batch=_steps,
-        faults={
-            "table of another type": wrong_type(_TABLE),
-            "flat table": Fault(_TABLE, torch.Tensor.flatten),
-            "float lengths": Fault("pre_lens", torch.Tensor.float),
-            "one length missing": Fault("seq_lens", lambda v: v[:-1], applies=_has_both),
-            "one extended length missing": Fault(
-                "extend_lens", lambda v: v[:-1], applies=_has_both
-            ),
+        faults=faults_of(reference, _prepare)
+        | {
             "one prefix missing": Fault(_PREFIXES, lambda v: v[:-1], applies=_has_both),
-            "prefixes of another type": wrong_type(_PREFIXES),
             "int32 prefix": Fault(_PREFIXES, lambda v: [v[0].int(), *v[1:]], applies=_has_both),
-            "int32 slots": Fault(_NEW, torch.Tensor.int),
-            "slots in the memory of the table": Fault(
-                (_TABLE, _NEW), _over_table, applies=_has_both
-            ),
             "short prefix": _values(_PREFIXES, _without_last),
             "too few slots": _values(_NEW, lambda slots: slots[:-1]),
             "slots too large for the table": Fault(
                 _NEW, lambda slots: slots + 2**31, applies=_is_narrow, cpu_only=True
-            ),
-            "a row before the pool": _values(
-                "req_pool_indices", lambda rows: torch.cat([rows[:-1], -torch.ones_like(rows[:1])])
             ),
             "rows behind the pool": _values("req_pool_indices", lambda rows: rows + 2**20),
             "a row given twice": Fault(
@@ -181,7 +162,6 @@ write_req_to_token_pool = Operation(
                 cpu_only=True,
             ),
             "sequence shorter than its prefix": _values("seq_lens", lambda lengths: lengths * 0),
-            "negative prefixes": _values("pre_lens", lambda lengths: -1 - lengths),
             "sequence longer than a row": _values("seq_lens", lambda lengths: lengths + 2**24),
             "extended lengths that disagree": _values("extend_lens", lambda lengths: lengths + 1),
         },

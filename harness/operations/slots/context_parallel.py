@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
@@ -16,9 +15,11 @@ from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.derived.faults import faults_of
+from attnproof.harness.operations.shared.faults import wrong_value
 from attnproof.harness.operations.shared.metadata import returned
 from attnproof.harness.operations.shared.params import Blocks, Params, Positive, Some
+from attnproof.reference import get_dcp_local_seq_lens as reference
 
 NAME = "get_dcp_local_seq_lens"
 
@@ -132,20 +133,10 @@ get_dcp_local_seq_lens = Operation(
         boundaries=_boundaries,
         from_batch=_steps,
         any_slots=True,
-        faults={
-            "no ranks": wrong_value("dcp_size", 0),
-            "interleave of 0": wrong_value("cp_kv_cache_interleave_size", 0),
+        faults=faults_of(reference, _prepare)
+        | {
             "rank beyond the ranks": Fault("dcp_rank", lambda _, size: size, given=("dcp_size",)),
             "negative rank": wrong_value("dcp_rank", -1),
-            "rank of another type": wrong_type("dcp_rank"),
-            "float lengths": Fault("seq_lens", torch.Tensor.float),
-            "2-D lengths": Fault("seq_lens", lambda lengths: lengths[None]),
-            "negative lengths": Fault(
-                "seq_lens",
-                lambda lengths: -1 - lengths,
-                applies=lambda case: bool(case.params["seq_lens"]),
-                cpu_only=True,
-            ),
         },
     ),
     call=FunctionCall(prepare=_prepare, outputs=returned),

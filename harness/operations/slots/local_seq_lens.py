@@ -19,8 +19,9 @@ from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.shared.params import Blocks, Few, Params, Positive, Some
+from attnproof.reference import prepare_dcp_local_seq_lens as reference
 
 NAME = "prepare_dcp_local_seq_lens"
 _BUFFER = "dcp_local_seq_lens"
@@ -159,13 +160,6 @@ def _has_requests(case: Case) -> bool:
     return bool(case.params["seq_lens"])
 
 
-def _over_lengths(_: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a buffer and lengths that share memory."""
-    memory = torch.zeros(len(lengths) + 8, dtype=torch.int32, device=lengths.device)
-    given = memory[: len(lengths)].copy_(lengths)
-    return memory, given
-
-
 prepare_dcp_local_seq_lens = Operation(
     name=NAME,
     section="10",
@@ -178,39 +172,16 @@ prepare_dcp_local_seq_lens = Operation(
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,
-        faults={
-            "no ranks": wrong_value("dcp_size", 0),
-            "interleave of 0": wrong_value("cp_interleave", 0),
-            "rank beyond the ranks": Fault("dcp_rank", lambda _, size: size, given=("dcp_size",)),
-            "negative rank": wrong_value("dcp_rank", -1),
-            "rank of another type": wrong_type("dcp_rank"),
-            "negative number of requests": wrong_value("num_reqs", -1),
-            "requests of another type": wrong_type("num_reqs"),
+        faults=faults_of(reference, _prepare)
+        | {
             "fewer padded rows than requests": Fault(
                 "num_reqs_padded", lambda _, rows: rows - 1, given=("num_reqs",)
             ),
             "more padded rows than the buffer has": Fault(
                 "num_reqs_padded", lambda _, out: len(out) + 1, _BUFFER, given=(_BUFFER,)
             ),
-            "buffer of fewer rows than requests": Fault(
-                (_BUFFER, "num_reqs_padded"),
-                lambda out, _: (out[:0], None),
-                applies=_has_requests,
-            ),
             "lengths of fewer requests": Fault(
                 "seq_lens", lambda lengths: lengths[:0], applies=_has_requests
-            ),
-            "int64 buffer": Fault(_BUFFER, torch.Tensor.long),
-            "2-D buffer": Fault(_BUFFER, lambda out: out[None]),
-            "buffer of another type": wrong_type(_BUFFER),
-            "float lengths": Fault("seq_lens", torch.Tensor.float),
-            "buffer that is an input": Fault(
-                (_BUFFER, "seq_lens", "num_reqs_padded"),
-                lambda out, lengths, _: (*_over_lengths(out, lengths), None),
-                applies=_has_requests,
-            ),
-            "negative lengths": Fault(
-                "seq_lens", lambda lengths: -1 - lengths, applies=_has_requests, cpu_only=True
             ),
         },
     ),
