@@ -131,23 +131,7 @@ def _of_argument(
         yield from _of_number(definition, argument, declared, present)
     if not isinstance(declared, Array):
         return
-    other = next((one for one in _FLOATS if one not in declared.dtypes), None)
-    if other is not None:
-        yield "float", Fault(field, partial(_to, other), applies=present)
-    integers = [one for one in INTEGERS if one not in declared.dtypes]
-    if len(integers) == 1:
-        name = str(integers[0]).removeprefix("torch.")
-        yield name, Fault(field, partial(_to, integers[0]), applies=present)
-    if declared.dtype_of:
-        same = next(one for one in definition.arguments if one.name == declared.dtype_of)
-
-        def both(case: Case) -> bool:
-            return present(case) and arguments.has(same, case)
-
-        yield (
-            f"not of the dtype of {same.name}",
-            Fault(field, partial(_to_another, declared.dtypes), applies=both),
-        )
+    yield from _of_dtypes(definition, argument, declared, arguments)
     if not declared.has_any_shape:
         yield "a dimension more", Fault(field, lambda tensor: tensor[None], applies=present)
     others = _of_the_same_length(definition, argument)
@@ -167,6 +151,29 @@ def _of_argument(
         yield from _of_memory(definition, argument, arguments, declared)
     if declared.is_read and declared.role not in ("flags", "data"):
         yield from _of_values(field, declared, partial(arguments.has_entries, argument))
+
+
+def _of_dtypes(
+    definition: Definition, argument: Argument, declared: Array, arguments: _Arguments
+) -> Iterator[tuple[str, Fault]]:
+    field, present = argument.name, partial(arguments.has, argument)
+    other = next((one for one in _FLOATS if one not in declared.dtypes), None)
+    if other is not None:
+        yield "float", Fault(field, partial(_to, other), applies=present)
+    integers = [one for one in INTEGERS if one not in declared.dtypes]
+    if len(integers) == 1:
+        name = str(integers[0]).removeprefix("torch.")
+        yield name, Fault(field, partial(_to, integers[0]), applies=present)
+    if declared.dtype_of:
+        same = next(one for one in definition.arguments if one.name == declared.dtype_of)
+
+        def both(case: Case) -> bool:
+            return present(case) and arguments.has(same, case)
+
+        yield (
+            f"not of the dtype of {same.name}",
+            Fault(field, partial(_to_another, declared.dtypes), applies=both),
+        )
 
 
 def _of_metadata(
