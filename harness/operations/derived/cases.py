@@ -41,6 +41,7 @@ _MOST_TRIED = 400
 _MOST_TURN = 2**20
 _MOST_ENTRIES = 2**17
 """Largest axis that follows from other values: the reference takes as many steps."""
+_QUANTITIES = {"slots": Quantity.SLOTS, "query offsets": Quantity.OFFSETS}
 Example = tuple[str, Batch | None, dict[str, Any]]
 """Name, batch and parameters, beside the usual ones, of a case."""
 Step = tuple[Batch, dict[str, Any]]
@@ -266,5 +267,4 @@ def usual_batches() -> Iterator[tuple[str, Batch]]:
 
 def _quantity(definition: Definition) -> Quantity:
     roles = {result.declared.role for result in definition.results}
-    known = {"slots": Quantity.SLOTS, "query offsets": Quantity.OFFSETS}
-    return known.get(roles.pop(), Quantity.OTHER) if len(roles) == 1 else Quantity.OTHER
+    return _QUANTITIES.get(roles.pop(), Quantity.OTHER) if len(roles) == 1 else Quantity.OTHER
