@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from attnproof.reference.checks.common import (
-    check_common_metadata,
-    check_int,
-    check_queries,
-    check_sequences,
-)
 from attnproof.reference.shared import CommonAttentionMetadata
 
-from .checking import checks
+from .checking import check_call, checks
 from .host import batch_regions as host
-from .host.shapes import shapes_fit
 
 __all__ = [
     "split_decodes_prefills_and_extends",
@@ -32,9 +25,9 @@ def split_decodes_prefills_and_extends(
     num_prefill_tokens), six Python ints. At most one pass over the CPU mirrors, up to the
     first prefill; no device tensor is read. Errors as in `reference`. SPEC.md section 11.
     """
-    md = common_attn_metadata
     if _checked:
-        _check(md, decode_threshold)
+        check_call("split_decodes_prefills_and_extends", **locals())
+    md = common_attn_metadata
     num_reqs, num_tokens = md.num_reqs, md.num_actual_tokens
     if md.max_query_len <= decode_threshold:
         return (num_reqs, 0, 0, num_tokens, 0, 0)
@@ -59,12 +52,3 @@ def split_decodes_prefills_and_extends(
         prefill_start - decode_tokens,
         num_tokens - prefill_start,
     )
-
-
-def _check(md: CommonAttentionMetadata, threshold: int) -> None:
-    operation = "split_decodes_prefills_and_extends"
-    if not shapes_fit(md):
-        check_common_metadata(operation, md)
-    check_int(operation, "decode_threshold", threshold, 1)
-    check_queries(operation, md)
-    check_sequences(operation, md)

@@ -10,10 +10,7 @@ import numpy as np
 import torch
 
 from attnproof.reference.checks.common import (
-    check_bool,
-    check_common_metadata,
     check_int,
-    check_prefilling,
     check_progress,
     check_queries,
     scheduled_tokens,
@@ -21,9 +18,8 @@ from attnproof.reference.checks.common import (
 from attnproof.reference.interface import InputBatch, SchedulerOutput
 from attnproof.reference.shared import CommonAttentionMetadata
 
-from .checking import checks
+from .checking import check_call, checks
 from .host import batch_split as host
-from .host.shapes import shapes_fit
 
 __all__ = [
     "reorder_batch_to_split_decodes_and_prefills",
@@ -51,23 +47,19 @@ def split_decodes_and_prefills(
     the CPU offsets; no device tensor is read. Errors as in `reference`. SPEC.md sections 2
     and 11.
     """
+    if _checked:
+        check_call(_SPLIT, **locals())
     if not treat_short_extends_as_decodes:
-        if _checked:
-            check_bool(_SPLIT, "treat_short_extends_as_decodes", treat_short_extends_as_decodes)
         return _split_extends(common_attn_metadata, decode_threshold, require_uniform)
     # Decodes alone are the batch of most engine steps, and take 70 ns.
-    if _checked or common_attn_metadata.max_query_len > decode_threshold or require_uniform:
-        if _checked:
-            check_bool(_SPLIT, "treat_short_extends_as_decodes", treat_short_extends_as_decodes)
+    if common_attn_metadata.max_query_len > decode_threshold or require_uniform:
         return _split(common_attn_metadata, decode_threshold, require_uniform)
     num_reqs = common_attn_metadata.num_reqs
     return (num_reqs, 0, common_attn_metadata.num_actual_tokens if num_reqs else 0, 0)
 
 
 def _split(md: CommonAttentionMetadata, threshold: int, uniform: bool) -> tuple[int, int, int, int]:
-    """Compute `split_decodes_and_prefills` of any batch; check it if checks are on."""
-    if _checked:
-        _check_split(md, threshold, uniform)
+    """Compute `split_decodes_and_prefills` of any batch."""
     num_reqs, num_tokens = md.num_reqs, md.num_actual_tokens
     num_decodes, decode_tokens = num_reqs, num_tokens
     if md.max_query_len > threshold or (uniform and threshold > 1):
@@ -83,9 +75,6 @@ def _split_extends(
     md: CommonAttentionMetadata, threshold: int, uniform: bool
 ) -> tuple[int, int, int, int]:
     """Split a batch before its first row that is in its prompt."""
-    if _checked:
-        _check_split(md, threshold, uniform)
-        check_prefilling(_SPLIT, md)
     counts = _split(md, threshold, uniform)
     flags: torch.Tensor = md.is_prefilling  # type: ignore[attr-defined]
     first = int(flags.byte().argmax()) if len(flags) else 0
@@ -103,17 +92,6 @@ def _leading_decodes(md: CommonAttentionMetadata, threshold: int, uniform: bool)
     wide, address = offsets.dtype is torch.int64, offsets.data_ptr()
     bounds = md.num_actual_tokens, md.max_query_len
     return host.leading_decodes(wide, address, md.num_reqs, *bounds, threshold, uniform)
-
-
-def _check_split(md: CommonAttentionMetadata, threshold: int, uniform: bool) -> None:
-    """Check the arguments; the shared checks raise the error if a cheap check fails."""
-    if not shapes_fit(md):
-        check_common_metadata(_SPLIT, md)
-    if type(threshold) is not int or threshold < 1 or type(uniform) is not bool:
-        check_int(_SPLIT, "decode_threshold", threshold, 1)
-        check_bool(_SPLIT, "require_uniform", uniform)
-    if _leading_decodes(md, threshold, uniform)[0] < 0:
-        check_queries(_SPLIT, md)
 
 
 def reorder_batch_to_split_decodes_and_prefills(

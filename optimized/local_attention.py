@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnproof.reference.checks.common import check_local_attention, check_logits, check_rows
 from attnproof.reference.interface.fields import added_fields
 from attnproof.reference.shared import CommonAttentionMetadata
 
-from .checking import checks
+from .checking import check_call, checks
 from .dispatch import on_device, staging, upload
 from .host import local_attention as loops
 from .host.arrays import pieces
 from .host.lengths import dense_lengths, take_dtypes
-from .host.shapes import lengths_dtype, shapes_fit
+from .host.shapes import lengths_dtype
 
 __all__ = [
     "make_local_attention_virtual_batches",
@@ -41,6 +40,8 @@ def make_local_attention_virtual_batches(
     writes all device tensors; no sync. A field of a subclass with one entry a request
     costs one more launch. SPEC.md section 4.
     """
+    if _checked:
+        check_call(_LOCAL, **locals())
     md = common_attn_metadata
     plan = _plan(attn_chunk_size, md, block_size)
     columns = attn_chunk_size // block_size
@@ -100,9 +101,7 @@ block table, and the request of each virtual request on the device, None on the 
 
 
 def _plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _Plan:
-    """Count the virtual requests; check the arguments if checks are on."""
-    if _checked:
-        _check(chunk, md, block_size)
+    """Count the virtual requests."""
     dtype = lengths_dtype(md)
     wide = dtype is torch.int64
     offsets, seq_lens, computed = dense_lengths(md, dtype)
@@ -110,18 +109,8 @@ def _plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _Plan:
     bounds = md.num_actual_tokens, md.max_query_len, md.max_seq_len
     count = loops.count_virtual(wide, *batch, computed.data_ptr(), *bounds)
     if count < 0 or md.dcp_local_seq_lens is not None:
-        check_local_attention(chunk, md, block_size)
+        check_call(_LOCAL, chunk, md, block_size)
     return _Plan(wide, offsets, seq_lens, batch, count)
-
-
-def _check(chunk: int, md: CommonAttentionMetadata, block_size: int) -> None:
-    """Check all but lengths and dcp lengths; the shared check raises if a cheap check fails."""
-    sizes_fit = type(chunk) is type(block_size) is int and chunk > 0 < block_size
-    fit = sizes_fit and chunk % block_size == 0 and shapes_fit(md)
-    if not fit or not (md.block_table_tensor.shape[1] or md.num_reqs == 0):
-        check_local_attention(chunk, md, block_size)
-    check_logits(_LOCAL, md)
-    check_rows(_LOCAL, md)
 
 
 def _on_host(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Rows:

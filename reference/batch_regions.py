@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from .checks.common import check_common_metadata, check_int, check_queries, check_sequences
+from typing import Annotated
+
+from .definition.definition import operation
+from .definition.roles import Int, Metadata
 from .shared import CommonAttentionMetadata
 
 __all__ = [
@@ -10,8 +13,10 @@ __all__ = [
 ]
 
 
+@operation
 def split_decodes_prefills_and_extends(
-    common_attn_metadata: CommonAttentionMetadata, decode_threshold: int = 1
+    common_attn_metadata: Annotated[CommonAttentionMetadata, Metadata(sequences=True)],
+    decode_threshold: Annotated[int, Int(least=1)] = 1,
 ) -> tuple[int, int, int, int, int, int]:
     """Count the leading decodes, the extends behind them, the prefills, and their tokens.
 
@@ -22,11 +27,7 @@ def split_decodes_prefills_and_extends(
     follows them. Only CPU mirrors are read. Raise MetadataError for a threshold below 1 and
     for malformed metadata. SPEC.md section 11.
     """
-    operation, md = "split_decodes_prefills_and_extends", common_attn_metadata
-    check_common_metadata(operation, md)
-    check_int(operation, "decode_threshold", decode_threshold, 1)
-    check_queries(operation, md)
-    check_sequences(operation, md)
+    md = common_attn_metadata
     offsets, seq_lens = md.query_start_loc_cpu.tolist(), md.seq_lens_cpu.tolist()
     first_long = first_prefill = md.num_reqs
     for r in reversed(range(md.num_reqs)):

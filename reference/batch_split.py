@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from .checks.common import (
-    check_bool,
-    check_common_metadata,
-    check_int,
-    check_prefilling,
-    check_progress,
-    check_queries,
-    scheduled_tokens,
-)
+from typing import Annotated
+
+from .checks.common import check_int, check_prefilling, check_progress, scheduled_tokens
+from .definition.definition import operation
+from .definition.roles import Int, Metadata
 from .interface import InputBatch, SchedulerOutput
 from .shared import CommonAttentionMetadata
 
@@ -23,9 +19,20 @@ _DECODE, _SHORT_EXTEND, _LONG_EXTEND, _PREFILL = range(4)
 """Regions of a reordered batch."""
 
 
-def split_decodes_and_prefills(
+def _tells_extends(
+    operation: str,
     common_attn_metadata: CommonAttentionMetadata,
-    decode_threshold: int = 1,
+    treat_short_extends_as_decodes: bool,
+) -> None:
+    """Require the flags of rows in their prompt if short extends are no decodes."""
+    if not treat_short_extends_as_decodes:
+        check_prefilling(operation, common_attn_metadata)
+
+
+@operation(requires=(_tells_extends,))
+def split_decodes_and_prefills(
+    common_attn_metadata: Annotated[CommonAttentionMetadata, Metadata()],
+    decode_threshold: Annotated[int, Int(least=1)] = 1,
     require_uniform: bool = False,
     treat_short_extends_as_decodes: bool = True,
 ) -> tuple[int, int, int, int]:
@@ -40,17 +47,11 @@ def split_decodes_and_prefills(
     that must be told apart in a batch without `is_prefilling`, and for malformed
     metadata. SPEC.md sections 2 and 11.
     """
-    operation = "split_decodes_and_prefills"
     md = common_attn_metadata
-    check_common_metadata(operation, md)
-    check_int(operation, "decode_threshold", decode_threshold, 1)
-    check_bool(operation, "require_uniform", require_uniform)
-    check_bool(operation, "treat_short_extends_as_decodes", treat_short_extends_as_decodes)
-    check_queries(operation, md)
     num_reqs, num_tokens = md.num_reqs, md.num_actual_tokens
     prefilling = [False] * num_reqs
     if not treat_short_extends_as_decodes:
-        prefilling = check_prefilling(operation, md).tolist()
+        prefilling = md.is_prefilling.tolist()  # type: ignore[attr-defined]
     if num_reqs == 0:
         return (0, 0, 0, 0)
     short = md.max_query_len <= decode_threshold and not any(prefilling)
@@ -102,10 +103,10 @@ def reorder_batch_to_split_decodes_and_prefills(
     MetadataError before the first swap, for a threshold below 1, for a request that is not
     scheduled and for too short arrays. SPEC.md sections 2 and 11.
     """
-    operation = "reorder_batch_to_split_decodes_and_prefills"
-    check_int(operation, "decode_threshold", decode_threshold, 1)
-    scheduled = scheduled_tokens(operation, input_batch, scheduler_output)
-    computed, prompts = check_progress(operation, input_batch)
+    name = "reorder_batch_to_split_decodes_and_prefills"
+    check_int(name, "decode_threshold", decode_threshold, 1)
+    scheduled = scheduled_tokens(name, input_batch, scheduler_output)
+    computed, prompts = check_progress(name, input_batch)
     regions = []
     for row, tokens in enumerate(scheduled):
         short = tokens <= decode_threshold

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from .checks.common import check_local_attention
+from .definition.definition import operation
+from .definition.roles import Int, Metadata, Object
+from .interface import MetadataError
 from .interface.fields import added_fields
 from .shared import CommonAttentionMetadata
 
@@ -17,11 +19,33 @@ __all__ = [
 ]
 
 
+def _holds_blocks(operation: str, attn_chunk_size: int, block_size: int) -> None:
+    """Require chunks of whole blocks."""
+    if block_size < 1:
+        raise MetadataError(operation, "block_size", block_size, "at least 1")
+    if attn_chunk_size % block_size:
+        expected = f"a multiple of block_size = {block_size}"
+        raise MetadataError(operation, "attn_chunk_size", attn_chunk_size, expected)
+
+
+def _has_columns(operation: str, common_attn_metadata: CommonAttentionMetadata) -> None:
+    """Require a table that a chunk's columns can be taken of, and no shares of ranks."""
+    md = common_attn_metadata
+    if md.num_reqs and not md.block_table_tensor.shape[1]:
+        raise MetadataError(operation, "block_table_tensor", "0 columns wide", "at least 1 column")
+    if md.dcp_local_seq_lens is not None:
+        expected = "None: no chunk's share is known"
+        raise MetadataError(operation, "dcp_local_seq_lens", "set", expected)
+
+
+@operation(requires=(_holds_blocks, _has_columns))
 def make_local_attention_virtual_batches(
-    attn_chunk_size: int,
-    common_attn_metadata: CommonAttentionMetadata,
+    attn_chunk_size: Annotated[int, Int(least=1)],
+    common_attn_metadata: Annotated[
+        CommonAttentionMetadata, Metadata(sequences=True, rows=True, logits=True)
+    ],
     block_size: int = 0,
-) -> CommonAttentionMetadata:
+) -> Annotated[CommonAttentionMetadata, Object()]:
     """Turn each request into one virtual request per chunk that its query touches.
 
     Causal attention over the result equals attention over the batch with the mask
@@ -33,7 +57,6 @@ def make_local_attention_virtual_batches(
     derived here. SPEC.md section 4.
     """
     md = common_attn_metadata
-    check_local_attention(attn_chunk_size, md, block_size)
     chunk, columns = attn_chunk_size, attn_chunk_size // block_size
     last_column = md.block_table_tensor.shape[1] - 1
     offsets, seq_lens = md.query_start_loc_cpu.tolist(), md.seq_lens_cpu.tolist()

@@ -288,27 +288,6 @@ def check_span(operation: str, offsets: list[int], r0: int, r1: int, t0: int, t1
         raise MetadataError(operation, "token_slice", f"{t0}:{t1}", expected)
 
 
-def check_local_attention(attn_chunk_size: int, metadata: BatchFields, block_size: int) -> None:
-    """Require valid arguments of `make_local_attention_virtual_batches` (SPEC.md section 4)."""
-    operation = "make_local_attention_virtual_batches"
-    check_int(operation, "block_size", block_size, 1)
-    check_int(operation, "attn_chunk_size", attn_chunk_size, 1)
-    if attn_chunk_size % block_size:
-        expected = f"a multiple of block_size = {block_size}"
-        raise MetadataError(operation, "attn_chunk_size", attn_chunk_size, expected)
-    check_common_metadata(operation, metadata)
-    check_queries(operation, metadata)
-    check_sequences(operation, metadata)
-    check_logits(operation, metadata)
-    check_rows(operation, metadata)
-    if metadata.num_reqs and not metadata.block_table_tensor.shape[1]:
-        raise MetadataError(operation, "block_table_tensor", "0 columns wide", "at least 1 column")
-    if metadata.dcp_local_seq_lens is not None:
-        raise MetadataError(
-            operation, "dcp_local_seq_lens", "set", "None: no chunk's share is known"
-        )
-
-
 def check_device(operation: str, field: str, tensor: torch.Tensor, device: torch.device) -> None:
     """Require `tensor` on `device`."""
     if tensor.device != device:

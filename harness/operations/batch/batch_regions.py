@@ -21,9 +21,10 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.faults import metadata_faults, wrong_type, wrong_value
+from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.shared.metadata import prepare_metadata
 from attnproof.harness.operations.shared.params import Params, Positive
+from attnproof.reference import split_decodes_prefills_and_extends as reference
 
 NAME = "split_decodes_prefills_and_extends"
 _THRESHOLD = st.sampled_from((1, 2, 3, 5, 8))
@@ -165,11 +166,8 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     yield from region_violations(expected, counts, call["decode_threshold"])
 
 
-_FAULTS = {
-    name: fault
-    for name, fault in metadata_faults("common_attn_metadata", sequences=True).items()
-    if "subclass" not in name  # fields are not moved
-}
+def _prepare(case: Case, pattern: int, device: str) -> Call:
+    return prepare_metadata(case, pattern, device, {"common_attn_metadata": ..., **case.params})
 
 
 split_decodes_prefills_and_extends = Operation(
@@ -182,19 +180,9 @@ split_decodes_prefills_and_extends = Operation(
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,
-        faults={
-            **_FAULTS,
-            "threshold of 0": wrong_value("decode_threshold", 0),
-            "threshold of another type": wrong_type("decode_threshold"),
-            "metadata of another type": wrong_type("common_attn_metadata", "metadata"),
-        },
+        faults=faults_of(reference, _prepare),
     ),
-    call=FunctionCall(
-        prepare=lambda case, pattern, device: prepare_metadata(
-            case, pattern, device, {"common_attn_metadata": ..., **case.params}
-        ),
-        outputs=_outputs,
-    ),
+    call=FunctionCall(prepare=_prepare, outputs=_outputs),
     contract=Contract(invariants=_invariants, consume=_consumed),
     bench=Bench(cases=lambda batch: [_case(batch)]),
 )

@@ -14,18 +14,14 @@ from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.faults import (
-    metadata_fault,
-    metadata_faults,
-    wrong_type,
-    wrong_value,
-)
+from attnproof.harness.operations.derived.faults import faults_of
+from attnproof.harness.operations.shared.faults import metadata_fault
 from attnproof.harness.operations.shared.metadata import batch_of, prepare_metadata
 from attnproof.harness.operations.shared.params import Params, Positive
+from attnproof.reference import split_decodes_and_prefills as reference
 
 SPLIT = "split_decodes_and_prefills"
 _THRESHOLD = st.sampled_from((1, 2, 3, 5, 8))
@@ -235,20 +231,8 @@ split_decodes_and_prefills = Operation(
         boundaries=_split_boundaries,
         from_batch=_split_steps,
         any_slots=True,
-        faults={
-            **metadata_faults("common_attn_metadata"),
-            "threshold of 0": wrong_value("decode_threshold", 0),
-            "threshold of another type": wrong_type("decode_threshold"),
-            "uniform of another type": wrong_type("require_uniform"),
-            "short extends of another type": wrong_type(
-                "treat_short_extends_as_decodes", applies=_tells_extends
-            ),
-            "short extends as a number": Fault(
-                "treat_short_extends_as_decodes",
-                lambda _: 1,
-                error=TypeError,
-                applies=_tells_extends,
-            ),
+        faults=faults_of(reference, _prepare_split)
+        | {
             "short extends of a batch without flags": metadata_fault(
                 "common_attn_metadata",
                 "is_prefilling",
@@ -261,7 +245,6 @@ split_decodes_and_prefills = Operation(
                 lambda md: {"is_prefilling": md.is_prefilling[:-1]},
                 _tells_extends,
             ),
-            "metadata of another type": wrong_type("common_attn_metadata", "metadata"),
         },
     ),
     call=FunctionCall(prepare=_prepare_split, outputs=_split_outputs),

@@ -20,12 +20,8 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.faults import (
-    metadata_fault,
-    metadata_faults,
-    wrong_type,
-    wrong_value,
-)
+from attnproof.harness.operations.derived.faults import faults_of
+from attnproof.harness.operations.shared.faults import metadata_fault, wrong_value
 from attnproof.harness.operations.shared.metadata import (
     batch_of,
     diagnose_metadata,
@@ -35,6 +31,7 @@ from attnproof.harness.operations.shared.metadata import (
     token_positions,
 )
 from attnproof.harness.operations.shared.params import Params, Positive, size_problem
+from attnproof.reference import make_local_attention_virtual_batches as reference
 
 _BLOCKS_A_CHUNK = st.sampled_from((1, 2, 3, 4, 8))
 _TIMED_CHUNK = 8192
@@ -183,19 +180,15 @@ make_local_attention_virtual_batches = Operation(
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,
-        faults={
-            **metadata_faults("common_attn_metadata", sequences=True, logits=True),
+        faults=faults_of(reference, _prepare)
+        | {
             "block size left at its default of 0": wrong_value("block_size", 0),
-            "chunk of 0": wrong_value("attn_chunk_size", 0),
-            "negative chunk": wrong_value("attn_chunk_size", -8),
             "chunk that blocks do not divide": wrong_value(
                 "attn_chunk_size", 257 * 3, lambda case: batch_of(case).block_size not in (1, 3)
             ),
             "chunk below the block size": wrong_value(
                 "attn_chunk_size", 1, lambda case: batch_of(case).block_size > 1
             ),
-            "chunk of another type": wrong_type("attn_chunk_size"),
-            "metadata of another type": wrong_type("common_attn_metadata", "metadata"),
             "block table without columns": metadata_fault(
                 "common_attn_metadata",
                 "block_table_tensor",
