@@ -131,6 +131,13 @@ class TestRefusedDefinitions:
 
         assert refused(f).startswith("f: out: nothing determines the size M: ")
 
+    def test_memory_of_what_is_no_argument(self):
+        def f(
+            out: Annotated[Tensor, Array(shape=("N",), written=True, may_be="b")], a: Numbers
+        ) -> None: ...
+
+        assert refused(f) == "f: out: may_be names b, which is no argument"
+
     def test_a_role_that_there_is_not(self):
         def f(a: Annotated[Tensor, Array("query_offsets")]) -> Numbers: ...
 

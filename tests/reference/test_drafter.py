@@ -137,3 +137,12 @@ def test_slots_of_another_number_of_tokens_are_refused(package, make_metadata):
     parent, kept = make_metadata([2], [7]), torch.zeros(2, dtype=torch.bool)
     with pytest.raises(package.MetadataError, match="new_positions is of length 2, expected"):
         package.compute_new_slot_mapping(parent, torch.arange(2), kept, 4, 1, 9)
+
+
+def test_positions_are_read_before_they_are_written_in_place(package):
+    positions, lengths, slots = torch.tensor([1, 4]), int32([2, -5]), torch.zeros(2).long()
+    with pytest.raises(package.MetadataError, match=r"seq_lens\[1\] is -5, expected at least 0"):
+        package.eagle_step_update_slot_mapping_and_metadata(
+            positions, int32([[5], [6]]), lengths, 8, 9, positions, slots
+        )
+    assert positions.tolist() == [1, 4]
