@@ -80,7 +80,7 @@ class Cases:
 
     def problem(self, case: Case) -> str:
         """Return why a case cannot be run, "" if it can."""
-        too_large = (pool_problem(case) if self.pool else "") or self._too_large(case)
+        too_large = (pool_problem(case) if self.pool else "") or self._size_problem(case)
         return too_large or self._own_problem(case) or self._refused(case)
 
     @property
@@ -88,7 +88,7 @@ class Cases:
         """True if arrays may have an entry for each token of a context."""
         return self.pool or any(axis in self.form.values for axis in free_axes(self.definition))
 
-    def _too_large(self, case: Case) -> str:
+    def _size_problem(self, case: Case) -> str:
         """Return the problem of an array of too many elements, "" without."""
         sizes = {name: value for name, value in case.params.items() if name.startswith("size_")}
         elements = math.prod(max(1, size) for size in sizes.values())
