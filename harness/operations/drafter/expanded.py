@@ -21,7 +21,7 @@ from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.derived.arguments import Values, of_role
 from attnproof.harness.operations.derived.derive import Example, derive_built_in, mostly, one_of
 from attnproof.harness.operations.shared.metadata import batch_of
-from attnproof.harness.operations.shared.params import Few, InTurn
+from attnproof.harness.operations.shared.params import Few, InTurn, Some
 from attnproof.reference import copy_and_expand_eagle_inputs as reference
 
 _IDS, _POSITIONS = "out_input_ids", "out_positions"
@@ -219,7 +219,7 @@ copy_and_expand_eagle_inputs = derive_built_in(
     },
     parameters={
         "rejected": mostly(InTurn, [0], [1], [1, 0, 2], [9]),
-        "num_padding_slots_per_request": one_of(Few, 2, 1, 3, 4),
+        "num_padding_slots_per_request": one_of(Some, 2, 1, 3, 4),
         "padding_token_id": one_of(Few, _PADDING, 0),
         "parallel_drafting_token_id": one_of(int, _PARALLEL, 0),
         "beyond": one_of(Few, 0, 2),
