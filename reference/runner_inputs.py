@@ -165,7 +165,7 @@ def combine_sampled_and_draft_tokens(
     requires=(conditions.require_logit_offsets, conditions.require_expandable),
 )
 def expand_idx_mapping(
-    idx_mapping: Annotated[torch.Tensor, Array(shape=("R",), least=-1, dense=True)],
+    idx_mapping: Annotated[torch.Tensor, Array(shape=("R",), least=-1, below=2**31, dense=True)],
     total_num_logits: int,
     cu_num_logits: _LogitStarts,
     max_expand_len: int,  # noqa: ARG001, a kernel's bound, which the logits must keep

@@ -44,6 +44,8 @@ def _cuts_tokens(
     num_ubatches: int,
     split_point: list[int] | int | None,
 ) -> None:
+    if isinstance(split_point, int):
+        check_int(operation, "split_point", split_point, 0)
     if not should_ubatch:
         return
     points = _points(num_tokens_padded, num_ubatches, split_point)

@@ -187,6 +187,8 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=40, help="mutants of an operation")
     parser.add_argument("--seconds", type=float, default=3.0, help="CPU time of a mistake")
     options = parser.parse_args()
+    if unknown := sorted({*options.ops.split(",")} - ALL.keys()):
+        parser.error(f"--ops: no operation {', '.join(unknown)}")
     os.environ["NUMBA_DISABLE_JIT"] = "1"  # compiled code has no syntax tree to change
     warm_up()
     results: dict[str, Any] = {}

@@ -38,7 +38,13 @@ from attnproof.harness.running.json_values import (
     InputValues,
     of_step,
 )
-from attnproof.reference.definition.definition import Argument, Definition, Result, checking
+from attnproof.reference.definition.definition import (
+    Argument,
+    Definition,
+    DefinitionError,
+    Result,
+    checking,
+)
 from attnproof.reference.definition.roles import Array, Bound, Declaration, Flag, Int, Object, Role
 from attnproof.reference.interface import MetadataError
 
@@ -328,6 +334,8 @@ def _refused_by_reference(case: Case) -> str:
     call = ALL[case.operation].call.prepare(case, 0, "cpu")
     try:
         getattr(reference, case.operation)(*call.args.values())
+    except DefinitionError:
+        return ""  # a mistake of the reference, which the call on the case names
     except Exception as error:
         return f"the reference raises {type(error).__name__}: {error}"
     return ""

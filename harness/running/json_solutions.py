@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from importlib.abc import SourceLoader
 from importlib.util import spec_from_loader
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -48,12 +49,14 @@ def check_solution(path: Path) -> None:
     except (OSError, ValueError, RecursionError) as error:
         text = f"candidate file {path} is no Solution in Python or Triton: {error}"
         raise UsageError(escape_line(text)) from None
-    name, file = solution.definition, solution.spec.entry_point.partition("::")[0]
-    if name not in ALL or definition_of(getattr(reference, name)) is None:
+    name, (file, _, function) = solution.definition, solution.spec.entry_point.partition("::")
+    if name not in ALL or definition_of(getattr(reference, name, None)) is None:
         text = f"definition: {name!r} is no operation: name its file with --definition"
         raise UsageError(f"candidate file {path}: {escape_line(text)}")
     if file not in {source.path for source in solution.sources}:
         raise UsageError(f"candidate file {path}: spec.entry_point: no source is {file!r}")
+    if not function.isidentifier():
+        raise UsageError(f"candidate file {path}: spec.entry_point: write file.py::function")
 
 
 def load_solution(path: Path) -> Any:
@@ -61,8 +64,9 @@ def load_solution(path: Path) -> Any:
     solution = msgspec.json.decode(read_regular(path), type=_Solution)
     files = {one.path: one.content for one in solution.sources}
     sys.meta_path.insert(0, _Sources(files))
-    for own in {path.partition("/")[0].removesuffix(".py") for path in files}:
-        sys.modules.pop(own, None)
+    own = {path.partition("/")[0].removesuffix(".py") for path in files}
+    for loaded in [one for one in sys.modules if one.partition(".")[0] in own]:
+        del sys.modules[loaded]  # of another solution
     file, _, name = solution.spec.entry_point.partition("::")
     module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
     definition = definition_of(getattr(reference, solution.definition))
@@ -99,15 +103,20 @@ class _Sources(SourceLoader):
 def _filling(entry: Callable[..., Any], definition: Definition) -> Callable[..., Any]:
     """Return a function that allocates the outputs which the entry point fills."""
 
+    flags = cycle((True, False))
+
     def call(*args: Any, **kwargs: Any) -> Any:
         values = definition.signature.bind(*args, **kwargs).arguments
         sizes = check(definition, values)
-        device = next(one.device for one in values.values() if isinstance(one, torch.Tensor))
-        outputs = []
+        tensors = [one for one in values.values() if isinstance(one, torch.Tensor)]
+        device = tensors[0].device if tensors else torch.device("cpu")
+        outputs, flag = [], next(flags)
         for declared in (result.declared for result in definition.results):
             shape, dtype = [size.value(sizes) for size in declared.sizes], declared.dtypes[0]
-            # An element that is not filled is wrong, whatever was in the memory.
-            fill = float("nan") if dtype.is_floating_point else 1
+            # An element that is not filled is wrong, a flag at least in each second call.
+            fill = float("nan") if dtype.is_floating_point else flag
+            if dtype is not torch.bool and not dtype.is_floating_point:
+                fill = torch.iinfo(dtype).max
             outputs.append(torch.full(shape, fill, dtype=dtype, device=device))
         entry(*values.values(), *outputs)
         return tuple(outputs) if len(outputs) > 1 else outputs[0]

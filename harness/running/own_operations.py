@@ -87,7 +87,7 @@ def _absolute(source: str) -> str:
     if path.suffix not in (".py", ".json") and os.sep not in source:
         return source
     if not path.is_file():
-        raise UsageError(f"--operations {escape_line(source)}: no such file")
+        raise UsageError(f"definitions {escape_line(source)}: no such file")
     return str(path.resolve())
 
 

@@ -123,7 +123,8 @@ def _functions(target: _Target) -> list[ast.FunctionDef]:
     """Return the function, or the methods of a class that are its instantiation and its steps."""
     if isinstance(target, ast.FunctionDef):
         return [target]
-    methods = [one for one in target.body if isinstance(one, ast.FunctionDef)]
+    parts = (one for one in target.body if isinstance(one, ast.FunctionDef))
+    methods = [one for one in parts if not one.decorator_list]  # a property is no step
     return [one for one in methods if one.name == "__init__" or not one.name.startswith("_")]
 
 

@@ -85,6 +85,8 @@ def check_counts(
     operation: str, spec_decode_metadata: Any, valid_sampled_tokens_count: torch.Tensor
 ) -> None:
     """Require counts of at most the drafts and one more."""
+    if not spec_decode_metadata.cu_num_draft_tokens.is_cpu:
+        return
     counts = valid_sampled_tokens_count.tolist()
     for row, (drafts, count) in enumerate(zip(_drafts(spec_decode_metadata), counts, strict=True)):
         if count > drafts + 1:

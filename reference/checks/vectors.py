@@ -5,20 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..interface.errors import MetadataError
-from .common import check_device, check_length, check_tensor
 from .slots import overlap
-
-
-def check_vectors(operation: str, **vectors: object) -> tuple[int, torch.device]:
-    """Require 1-D integer tensors of one length on one device; return length and device."""
-    length, device = -1, torch.device("cpu")
-    for field, value in vectors.items():
-        tensor = check_tensor(operation, field, value, 1)
-        if length < 0:
-            length, device = tensor.shape[0], tensor.device
-        check_length(operation, field, tensor, length)
-        check_device(operation, field, tensor, device)
-    return length, device
 
 
 def refuse(
@@ -37,17 +24,6 @@ def repeated(values: torch.Tensor) -> torch.Tensor:
     twice = torch.zeros(len(values), dtype=torch.bool)
     twice[index[1:][same]] = twice[index[:-1][same]] = True
     return twice
-
-
-def check_range_of(
-    operation: str, field: str, values: torch.Tensor, minimum: int, stop: int | None = None
-) -> None:
-    """Require values of at least `minimum`, and below `stop` unless it is None; CPU only."""
-    if not values.is_cpu:
-        return
-    refuse(operation, field, values, values < minimum, f"at least {minimum}")
-    if stop is not None:
-        refuse(operation, field, values, values >= stop, f"below {stop}")
 
 
 def check_apart(operation: str, field: str, written: torch.Tensor, **read: object) -> None:

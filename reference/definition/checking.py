@@ -124,7 +124,8 @@ def _check_type(name: str, argument: Argument, value: Any) -> None:
         _check_metadata(name, declared, value)
         return
     if isinstance(declared, Object):
-        if declared.kinds and not isinstance(value, declared.kinds):
+        is_bool = isinstance(value, bool) and bool not in declared.kinds
+        if declared.kinds and (is_bool or not isinstance(value, declared.kinds)):
             shown = " or ".join(one.__name__ for one in declared.kinds)
             raise TypeError(f"{name}: {argument.name} is {type(value).__name__}, expected {shown}")
         return
@@ -210,7 +211,8 @@ def _check_places(
     name: str, given: list[tuple[Argument, Any]], tensors: dict[str, torch.Tensor]
 ) -> None:
     """Require dtypes, strides, one device, and memory of its own for each written array."""
-    device = None
+    devices = [v.query_start_loc.device for one, v in given if isinstance(one.declared, Metadata)]
+    device = devices[0] if devices else None
     for argument, value in given:
         if not isinstance(argument.declared, Array):
             continue
@@ -280,7 +282,7 @@ def _check_values(name: str, argument: Argument, value: Any, sizes: dict[str, in
         check_offsets(name, argument.name, value)
     if not declared.is_read or declared.role in ("flags", "data", "slot pool"):
         return
-    flat = value.flatten()
+    flat = value.flatten().long()  # limits may be beyond the dtype
     least, below = _limit(declared.smallest, sizes), _limit(declared.limit, sizes)
     if least is not None:
         refuse(name, argument.name, flat, flat < least, f"at least {least}")

@@ -34,7 +34,7 @@ def without(definition: Definition, names: Collection[str]) -> Definition:
     requires = tuple(
         one
         for one in definition.requires
-        if {*inspect.signature(one).parameters} - {"operation"} <= left
+        if {*inspect.signature(one).parameters} - {"operation", "sizes"} <= left
     )
     return replace(definition, arguments=kept, requires=requires)
 

@@ -32,6 +32,8 @@ _DTYPES_OF: dict[str, tuple[torch.dtype, ...]] = {
 }
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 """Dtypes of the other roles."""
+_PARAMETERS = ("layout", "order", "spare", "batch", "steps", "do")
+"""Parameters of cases that are not those of an argument."""
 _UNDECLARED = object()
 """Annotation of a result without one."""
 
@@ -105,7 +107,8 @@ def check_added(place: str, added: Added, parts: tuple[Definition, ...]) -> None
     arguments = [one for part in parts for one in part.arguments]
     names = {one.name for one in arguments}
     arrays = [one.declared for one in arguments if isinstance(one.declared, Array)]
-    axes = {size.axis for one in arrays for size in one.sizes} - {"", *CUT_AXES}
+    said = {one.declared.axis for one in arguments if isinstance(one.declared, Int)}
+    axes = {size.axis for one in arrays for size in one.sizes} - {"", *CUT_AXES, *said}
     for name in added.values:
         if name not in names | axes:
             listed = ", ".join(sorted(names | axes))
@@ -113,9 +116,17 @@ def check_added(place: str, added: Added, parts: tuple[Definition, ...]) -> None
                 f"{place}: values has {name}, which is no argument or axis: those are {listed}"
             )
     for name, values in added.choices.items():
-        if name in names or not values:
-            problem = "is an argument" if name in names else "has no value"
-            raise DefinitionError(f"{place}: {name} of choices {problem}")
+        kinds = {type(one) for one in values}
+        taken = name in _PARAMETERS or name.startswith(("size_", "with_"))
+        for problem, is_wrong in (
+            ("is an argument", name in names),
+            ("is a parameter that every case has", taken),
+            ("has no value", not values),
+            ("is of bools, ints, floats or strings, all of one type", len(kinds) > 1),
+            ("is of bools, ints, floats or strings", not kinds <= {bool, int, float, str}),
+        ):
+            if is_wrong:
+                raise DefinitionError(f"{place}: {name} of choices {problem}")
     for condition in added.requires:
         if not any(condition in part.requires for part in parts):
             wrong = sorted(_parameters(condition) - names) or sorted(_parameters(condition))
@@ -288,6 +299,11 @@ def _check_memory(definition: Definition, declared: Array, place: str) -> None:
     """Raise DefinitionError for an array that may be what is no argument."""
     if declared.may_be and declared.may_be not in [one.name for one in definition.arguments]:
         raise DefinitionError(f"{place}: may_be names {declared.may_be}, which is no argument")
+    for name in ("longer", "dense"):
+        if getattr(declared, name) and not declared.sizes:
+            raise DefinitionError(f"{place}: {name} needs a shape with a dimension")
+    if declared.may_be and not declared.written:
+        raise DefinitionError(f"{place}: may_be is for an array that is written")
 
 
 def _check_known(place: str, axis: str, known: set[str]) -> None:

@@ -181,7 +181,9 @@ class Values:
                 values = of_role(self.batch, declared.role, self.pattern)
             if declared.or_empty and not self.params[f"with_{argument.name}"]:
                 values = values[:0]
-            return values.astype(_NUMPY[self.dtype_of(declared)]) if declared.dtype else values
+            if declared.dtype:
+                values = values.astype(_NUMPY[self.dtype_of(declared)])
+            return self._with_tail(values, declared)
         shape = tuple(size.value(self.sizes) for size in declared.sizes)
         dtype = self.dtype_of(declared)
         if declared.is_read:

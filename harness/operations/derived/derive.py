@@ -21,6 +21,7 @@ from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.derived.params import (
     Parameter,
     form_of,
+    is_slot_pool,
     mostly,
     one_of,
     params_type,
@@ -75,11 +76,13 @@ def derive(
     form = form_of(definition, values, parameters)
     cases = Cases(form, batches, adapt, examples, steps, problem)
 
+    pools = {one.name for one in definition.arguments if is_slot_pool(one)} - form.values.keys()
+
     def timed_cases(batch: Batch) -> Iterator[Case]:
         return cases.of_steps(timed(batch) if timed else ())
 
     def why_unreal(case: Case) -> str:
-        wide = needs_wide_pool(case) if cases.pool else ""
+        wide = needs_wide_pool(case) if pools else ""
         return why_unreal_layout(case) or wide or unreal(case)
 
     return Operation(

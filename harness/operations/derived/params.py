@@ -197,8 +197,12 @@ def free_axes(definition: Definition) -> list[str]:
 
 def has_pool(definition: Definition) -> bool:
     """True if an argument is a pool of requests' slots."""
-    declared = (one.declared for one in definition.arguments)
-    return any(isinstance(one, Array) and one.role == "slot pool" for one in declared)
+    return any(map(is_slot_pool, definition.arguments))
+
+
+def is_slot_pool(argument: Argument) -> bool:
+    """True for a pool of requests' slots."""
+    return isinstance(argument.declared, Array) and argument.declared.role == "slot pool"
 
 
 def limits(declared: Int | Array, sizes: dict[str, int]) -> tuple[int, int]:

@@ -13,7 +13,7 @@ import torch
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.consumer.batch import int64_array
 from attnproof.harness.model.call import Call, Outputs
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn
 from attnproof.harness.model.place import Place
@@ -221,7 +221,7 @@ copy_and_expand_eagle_inputs = derive_built_in(
         "rejected": mostly(InTurn, [0], [1], [1, 0, 2], [9]),
         "num_padding_slots_per_request": one_of(Some, 2, 1, 3, 4),
         "padding_token_id": one_of(Few, _PADDING, 0),
-        "parallel_drafting_token_id": one_of(int, _PARALLEL, 0),
+        "parallel_drafting_token_id": one_of(Count, _PARALLEL, 0),
         "beyond": one_of(Few, 0, 2),
         "wide": mostly(bool, False, True),
     },

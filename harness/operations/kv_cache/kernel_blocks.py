@@ -102,7 +102,9 @@ def _outputs(call: Call, result: Any) -> Outputs:
             rows, columns = tensor.shape
             cleared[: free.shape[0], : free.shape[1]][free[:rows, :columns].to(tensor.device)] = 0
     where = call["block_table"] if call["out"] is None else call["out"]
-    call.observed["in place"] = result.data_ptr() == where.data_ptr() or not result.numel()
+    call.observed["in place"] = isinstance(result, torch.Tensor) and (
+        result.data_ptr() == where.data_ptr() or not result.numel()
+    )
     return outputs
 
 

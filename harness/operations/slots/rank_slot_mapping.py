@@ -60,11 +60,11 @@ def _examples() -> Iterator[Example]:
             yield f"{size} ranks in turns of {interleave}{bug}", mixed, ranks(size, interleave)
     stale = BUFFER | {"spare": 5}
     yield "buffer with a stale tail (K17)", mixed, ranks(2, 2, stale)
-    padded = IN_BUFFER | {"num_padded_tokens": 4}
-    yield "padded length in a longer buffer", mixed, ranks(2, 2, padded)
+    for name, form in (("", PADDED), (" in a longer buffer", IN_BUFFER)):
+        yield f"padded length{name}", mixed, ranks(2, 2, form | {"num_padded_tokens": 4})
     window = {"start_idx": [0, 3, 0, 11]}
     yield "window", mixed, ranks(2, 2, WINDOW | window)
-    yield "window in a buffer", mixed, ranks(2, 2, BUFFER | WINDOW | window)
+    yield "window in a buffer", mixed, ranks(2, 2, BUFFER | {"with_start_idx": True} | window)
     narrow = PLAIN | {"columns": 1}
     yield "sequence longer than its row's columns (K14)", mixed, ranks(2, 1, narrow)
     for edge in (-1, 0, 1):
@@ -73,7 +73,7 @@ def _examples() -> Iterator[Example]:
         yield f"continued at position {16 + edge}", make_batch([3], [16 + edge], 8), ranks(2, 8)
     yield "more ranks than tokens", make_batch([2, 1], [0, 3], 16), ranks(8, 16)
     rows = make_batch([], [], 4, padded_requests=3)
-    yield "only padded rows", rows, ranks(2, 1, PADDED)
+    yield "only padded rows", rows, ranks(2, 1, PADDED | {"num_padded_tokens": 3})
     for block_size in (1, 16, 256):
         highest = make_batch([40, 2], [block_size - 1, 0], block_size, first=HIGHEST_BLOCK - 60)
         yield f"highest block ids, block size {block_size} (K15)", highest, ranks(2)

@@ -29,18 +29,23 @@ _BLOCK_BITS = 40
 PLAIN = {"with_num_padded_tokens": False, "with_start_idx": False, "with_out": False}
 """Parameters of a call without optional arguments."""
 PADDED, WINDOW, BUFFER = ({**PLAIN, name: True} for name in PLAIN)
-IN_BUFFER = PADDED | BUFFER
+IN_BUFFER = BUFFER | {"with_num_padded_tokens": True}
 
 
 def _examples() -> Iterator[Example]:
     mixed = make_batch([1, 5, 0, 3], [7, 0, 4, 9], 4, spare_columns=2, order="descending")
     yield "buffer with a stale tail (K17)", mixed, BUFFER | {"spare": 6}
+    yield "padded length", mixed, PADDED | {"num_padded_tokens": 4}
+    decodes = make_batch([1, 1, 1], [6, 3, 11], 4)
+    yield "padded decodes", decodes, PADDED | {"num_padded_tokens": 5}
+    yield "no requests, padded", make_batch([], [], 4), PADDED | {"num_padded_tokens": 3}
     yield "padded length in a longer buffer", mixed, IN_BUFFER | {"num_padded_tokens": 4}
     yield "window", mixed, WINDOW | {"start_idx": [0, 3, 0, 11]}
     yield "sequence longer than its row's columns (K14)", mixed, PLAIN | {"columns": 1}
-    rows = make_batch([1, 1], [0, 30], 4, spare_columns=3)
-    yield "shorter request in a longer row (K18)", rows, PLAIN
-    yield "only padded rows", make_batch([], [], 4, padded_requests=3), PADDED
+    longer = make_batch([1, 1], [0, 30], 4, spare_columns=3)
+    yield "shorter request in a longer row (K18)", longer, PLAIN
+    rows = make_batch([], [], 4, padded_requests=3)
+    yield "only padded rows", rows, PADDED | {"num_padded_tokens": 3}
     for size in (1, 16, 256):
         highest = make_batch([3, 1], [size - 1, 0], size, first=HIGHEST_BLOCK - 4)
         yield f"highest block ids, block size {size} (K15)", highest, PLAIN

@@ -96,7 +96,8 @@ class InvalidCaseError(InfrastructureError):
         super().__init__(f"case {case.id} of {case.operation}: {reason}")
         self.log = log
         own = inspect.unwrap(getattr(reference, case.operation, type(self)))
-        by_reference = f'"{inspect.getsourcefile(own)}"' in log
+        is_of_a_user = not own.__module__.startswith(f"{reference.__name__.partition('.')[0]}.")
+        by_reference = is_of_a_user and f'"{inspect.getsourcefile(own)}"' in log
         self.cause = Cause.REFERENCE_FAILED if by_reference else Cause.INVALID_CASE
         self.failed = "the reference" if by_reference else "the harness"
 

@@ -132,11 +132,11 @@ Pages = Annotated[T, Array(shape=("E",))]
     values={
         "lengths": lambda v: np.minimum(v.batch.seq_lens, v.params["most"]),
         "indptr": lambda v: np.append(0, np.cumsum(v["lengths"])),
-        "E": lambda v: int(v["indptr"][-1]) + v.params["spare"],
+        "E": lambda v: int(v["indptr"][-1]) + v.params["more"],
         "pages": lambda v: np.arange(v.sizes["E"]) % 7,
         "scale": lambda v: v.params["factor"] if v.sizes["R"] else None,
     },
-    choices={"most": (4, 0, 1), "factor": (3, 7), "spare": (0, 2)},
+    choices={"most": (4, 0, 1), "factor": (3, 7), "more": (0, 2)},
 )
 def page_sums(
     seq_lens: SeqLens,
