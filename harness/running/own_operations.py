@@ -87,7 +87,8 @@ def _absolute(source: str) -> str:
     if path.suffix not in (".py", ".json") and os.sep not in source:
         return source
     if not path.is_file():
-        raise UsageError(f"definitions {escape_line(source)}: no such file")
+        option = "--definition" if path.suffix == ".json" else "--operations"
+        raise UsageError(f"{option} {escape_line(source)}: no such file")
     return str(path.resolve())
 
 
