@@ -64,7 +64,7 @@ def build_slot_mapping(
     slots = None if INTERPRETED else _by_loops(*batch)
     if slots is None:
         # Loops return None for what may be malformed; kernels trust their input.
-        trusted = type(query_start_loc) is _TENSOR and on_device(query_start_loc)
+        trusted = isinstance(query_start_loc, _TENSOR) and on_device(query_start_loc)
         if _checked or not trusted:
             check_call(
                 "build_slot_mapping",

@@ -2,83 +2,164 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, make_batch
-from attnproof.harness.cases.batches.tensors import batch_arrays
-from attnproof.harness.consumer.batch import expected_tokens, int64_array, slot_violations
-from attnproof.harness.model.call import Call, Outputs
+from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
+from attnproof.harness.cases.batches.tensors import batch_arrays, table_piece
+from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
+from attnproof.harness.consumer.batch import expected_tokens, slot_violations
+from attnproof.harness.model.call import Call, Facts, Outputs, Quantity
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.model.operation import BuiltIn
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.derived.arguments import Values
-from attnproof.harness.operations.derived.derive import Example, Step, derive_built_in, one_of
-from attnproof.harness.operations.derived.params import Parameter
-from attnproof.harness.operations.shared.metadata import token_positions
-from attnproof.harness.operations.shared.params import Few, Lengths
-from attnproof.reference import build_slot_mapping as reference
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import batch_of, token_positions
+from attnproof.harness.operations.shared.overlap import overlaps
+from attnproof.harness.operations.shared.params import Lengths, Params, Tokens
 
+_LENGTHS = st.sampled_from(((None, None), (0, None), (3, None), (None, 4), (2, 5)))
+_EXTRA = st.integers(0, 5)
 _BLOCK_BITS = 40
 """Bits of the block id in a number that combines row and block id."""
-PLAIN = {"with_num_padded_tokens": False, "with_start_idx": False, "with_out": False}
-"""Parameters of a call without optional arguments."""
-PADDED, WINDOW, BUFFER = ({**PLAIN, name: True} for name in PLAIN)
-IN_BUFFER = BUFFER | {"with_num_padded_tokens": True}
+NAME = "build_slot_mapping"
+_TENSORS = ("query_start_loc", "num_computed_tokens", "block_table")
+_OFFSETS = ("query_start_loc",)
 
 
-def _examples() -> Iterator[Example]:
+@dataclass(frozen=True, kw_only=True)
+class _SlotFacts(Facts):
+    batch: Batch
+    params: dict[str, Any]
+
+
+class _Params(Params):
+    num_padded: Tokens | None
+    out_spare: Tokens | None
+    start_idx: Lengths | None = None
+    columns: Count | None = None
+
+
+def _problem(case: Case) -> str:
+    padded, spare = case.params["num_padded"], case.params["out_spare"]
+    fits = padded is None or spare is None or padded <= spare
+    return "" if fits else f"num_padded: {padded}, beyond out_spare of {spare}"
+
+
+def _case(
+    batch: Batch,
+    *,
+    padded: int | None = None,
+    out: int | None = None,
+    start_idx: list[int] | None = None,
+    columns: int | None = None,
+) -> Case:
+    """Return a case; `padded` and `out` are entries beyond the tokens, `columns` cuts the table."""
+    params: dict[str, Any] = {"num_padded": padded, "out_spare": out}
+    if start_idx is not None:
+        params["start_idx"] = start_idx
+    if columns is not None:
+        params["columns"] = columns
+    return Case(NAME, batch, params)
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> Case:
+    batch = draw(batches())
+    rows = batch.num_requests + batch.padded_requests
+    padded, out = draw(_LENGTHS)
+    start_idx = columns = None
+    extra = draw(_EXTRA)
+    if extra == 1:
+        start_idx = draw(st.lists(st.integers(0, 30), min_size=rows, max_size=rows))
+    elif extra == 2:
+        columns = draw(st.integers(0, 2))
+    return _case(batch, padded=padded, out=out, start_idx=start_idx, columns=columns)
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
     mixed = make_batch([1, 5, 0, 3], [7, 0, 4, 9], 4, spare_columns=2, order="descending")
-    yield "buffer with a stale tail (K17)", mixed, BUFFER | {"spare": 6}
-    yield "padded length", mixed, PADDED | {"num_padded_tokens": 4}
-    decodes = make_batch([1, 1, 1], [6, 3, 11], 4)
-    yield "padded decodes", decodes, PADDED | {"num_padded_tokens": 5}
-    yield "no requests, padded", make_batch([], [], 4), PADDED | {"num_padded_tokens": 3}
-    yield "padded length in a longer buffer", mixed, IN_BUFFER | {"num_padded_tokens": 4}
-    yield "window", mixed, WINDOW | {"start_idx": [0, 3, 0, 11]}
-    yield "sequence longer than its row's columns (K14)", mixed, PLAIN | {"columns": 1}
-    longer = make_batch([1, 1], [0, 30], 4, spare_columns=3)
-    yield "shorter request in a longer row (K18)", longer, PLAIN
-    rows = make_batch([], [], 4, padded_requests=3)
-    yield "only padded rows", rows, PADDED | {"num_padded_tokens": 3}
-    for size in (1, 16, 256):
-        highest = make_batch([3, 1], [size - 1, 0], size, first=HIGHEST_BLOCK - 4)
-        yield f"highest block ids, block size {size} (K15)", highest, PLAIN
-    long = make_batch([4000], [3], 16)
-    yield "more tokens than a kernel tile (K19)", long, PLAIN
-    yield "more tokens than a kernel tile, in a buffer (K19)", long, IN_BUFFER
-    short = [(5 * row) % 4 for row in range(1500)], [row % 7 for row in range(1500)]
-    yield "many short requests over several tiles", make_batch(*short, 4), PLAIN
-    yield "window far into a long prompt", long, WINDOW | {"start_idx": [2000]}
+    yield "mixed batch", _case(mixed)
+    yield "padded length", _case(mixed, padded=4)
+    yield "buffer with a stale tail (K17)", _case(mixed, out=6)
+    yield "padded length in a longer buffer", _case(mixed, padded=2, out=6)
+    yield "window", _case(mixed, start_idx=[0, 3, 0, 11])
+    yield "sequence longer than its row's columns (K14)", _case(mixed, columns=1)
+    yield "table without columns", _case(mixed, columns=0)
+    yield (
+        "shorter request in a longer row (K18)",
+        _case(make_batch([1, 1], [0, 30], 4, spare_columns=3)),
+    )
+    yield "no requests", _case(make_batch([], [], 4))
+    yield "no requests, padded", _case(make_batch([], [], 4), padded=3)
+    yield "only padded rows", _case(make_batch([], [], 4, padded_requests=3), padded=3)
+    for block_size in (1, 16, 256):
+        highest = make_batch([3, 2], [block_size - 1, 0], block_size, first=HIGHEST_BLOCK - 4)
+        yield f"highest block ids, block size {block_size} (K15)", _case(highest)
+    yield "more tokens than a kernel tile (K19)", _case(make_batch([9000], [3], 16))
+    yield (
+        "many short requests over several tiles",
+        _case(
+            make_batch([(5 * row) % 4 for row in range(9000)], [row % 7 for row in range(9000)], 4)
+        ),
+    )
+    yield (
+        "strided int64",
+        _case(make_batch([4, 3], [1, 6], 4, strided=True, dtype="int64"), out=3, start_idx=[2, 0]),
+    )
+    yield "window far into a long prompt", _case(make_batch([6000], [0], 16), start_idx=[5000])
+    yield "position beyond 2**20", _case(make_batch([3], [2**20 + 254], 256))
+    yield "shared prefix blocks", _case(make_batch([2, 2], [8, 8], 4, shared=True))
 
 
-def steps(batch: Batch) -> Iterator[Step]:
-    """Yield the batch with a buffer."""
-    yield batch, BUFFER | {"spare": batch.num_tokens % 7}
+def _steps(batch: Batch) -> Iterator[Case]:
+    yield _case(batch, padded=None, out=batch.num_tokens % 7)
 
 
-def _table(values: Values) -> np.ndarray:
-    return values.batch.block_table_with(values.stale)[:, : values.params["columns"]]
+def _prepare(case: Case, pattern: int, device: str) -> Call:
+    batch, params = batch_of(case), case.params
+    made, stale = batch_arrays(batch, pattern), STALE_PATTERNS[pattern]
+    step = 2 if batch.strided else 1
+    tokens = int(made.query_start_loc[-1])
+    table = made.block_table_with(stale)[:, : params.get("columns")]
+    pieces = [
+        Piece("query_start_loc", made.query_start_loc, False, (step,)),
+        Piece("num_computed_tokens", made.num_computed_tokens, False, (step,)),
+        table_piece("block_table", table, step),
+    ]
+    if params.get("start_idx") is not None:
+        rows = made.num_reqs
+        first_kept = np.array([*params["start_idx"], *[0] * rows][:rows], dtype=made.seq_lens.dtype)
+        pieces.append(Piece("start_idx", first_kept, False, (step,)))
+    out_spare = params["out_spare"]
+    if out_spare is not None:
+        buffer = np.full(tokens + out_spare, stale, dtype=np.int64)
+        pieces.append(Piece("out", buffer, False, (step,)))
+    arena = Arena(pieces, stale, device)
+    padded = params["num_padded"]
+    return Call(
+        {name: arena.tensors[name] for name in _TENSORS} | {"block_size": batch.block_size},
+        {
+            "num_padded_tokens": None if padded is None else tokens + padded,
+            "start_idx": arena.tensors.get("start_idx"),
+            "out": arena.tensors.get("out"),
+        },
+        arena=arena,
+        written=frozenset({"out"}),
+        facts=_SlotFacts(batch=batch, params=params, tokens=tokens, result=Quantity.SLOTS),
+    )
 
 
-def buffer(values: Values) -> np.ndarray:
-    """Return a buffer for the slots, with stale entries."""
-    entries = max(values.sizes["T"], values["num_padded_tokens"] or 0)
-    return np.full(entries + values.params["spare"], values.stale, np.int64)
-
-
-def unwritten(call: Call) -> np.ndarray:
-    """Return (T,) bool, True for tokens before their request's `start_idx`."""
-    expected, first = expected_tokens(call.facts.batch), call.kwargs["start_idx"]
-    if first is None:
-        return np.zeros(len(expected.positions), bool)
-    before: np.ndarray = expected.positions < int64_array(first)[expected.requests]
-    return before
+def _outputs(call: Call, result: Any) -> Outputs:
+    return {"result": result, "out": call["out"]}
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
@@ -109,11 +190,17 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Check that each token is written to the slot that the block table gives it."""
-    expected, width = expected_tokens(call.facts.batch), call["block_table"].shape[1]
-    none = unwritten(call) | (expected.positions // expected.block_size >= width)
-    for field in ("result", "out"):
-        if outputs.get(field) is not None:
-            yield from slot_violations(expected, outputs[field], field, unwritten=none)
+    expected, params = expected_tokens(call.facts.batch), call.facts.params
+    columns = params.get("columns")
+    width = expected.table.shape[1] if columns is None else columns
+    unwritten = expected.positions // expected.block_size >= width
+    if params.get("start_idx") is not None:
+        rows = len(expected.computed)
+        first = np.array([*params["start_idx"], *[0] * rows][:rows], np.int64)
+        unwritten |= expected.positions < first[expected.requests]
+    yield from slot_violations(expected, outputs["result"], "result", unwritten=unwritten)
+    if outputs["out"] is not None:
+        yield from slot_violations(expected, outputs["out"], "out", unwritten=unwritten)
 
 
 def _owned(batch: Batch) -> np.ndarray:
@@ -129,61 +216,107 @@ def batch_shares_blocks(batch: Batch) -> bool:
     return len(set(blocks)) != len(blocks)
 
 
-def unreal(case: Case) -> str:
-    """Return why no engine makes the case, "" if one may."""
-    return "a block table of an engine has a column" if case.params["columns"] == 0 else ""
+def _buffer(_: Any, offsets: torch.Tensor) -> torch.Tensor:
+    """Return a good `out` for the tokens of `offsets`."""
+    return offsets.new_zeros(int(offsets[-1]) + 3, dtype=torch.int64)
 
 
-def may_sync(case: Case) -> bool:
-    """True if nothing says the length of the result."""
-    return not (case.params["with_num_padded_tokens"] or case.params["with_out"])
-
-
-def _has_tokens(case: Case) -> bool:
+def _needs_tokens(case: Case) -> bool:
     return case.num_tokens > 0
 
 
-PARAMETERS = {
-    "start_idx": one_of(Lengths, [0], [3, 0, 11], [30, 2], [1, 17]),
-    "spare": one_of(Few, 0, 3, 5),
-    "columns": Parameter(Count | None, (None, 0, 1), st.none() | st.none() | st.integers(0, 2)),
-}
+def _last_negative(lengths: torch.Tensor) -> torch.Tensor:
+    """Return the lengths with -1 in the last row."""
+    return torch.cat([lengths[:-1], lengths.new_tensor([-1])])
 
-build_slot_mapping = derive_built_in(
-    reference,
+
+def _has_columns(case: Case) -> bool:
+    return _needs_tokens(case) and case.params.get("columns") != 0
+
+
+def _has_window(case: Case) -> bool:
+    return _needs_tokens(case) and case.params.get("start_idx") is not None
+
+
+def _short(parameter: str) -> Fault:
+    return Fault(parameter, lambda tensor: tensor[:-1], applies=_needs_tokens)
+
+
+def _values(parameter: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Fault:
+    """Return a fault of a tensor's values, which a check can detect on the CPU only."""
+    return Fault(parameter, change, applies=_needs_tokens, cpu_only=True)
+
+
+build_slot_mapping = Operation(
+    name=NAME,
     section="5",
     summary="the cache slot of every token of a batch",
-    without=("cp_size", "cp_rank", "cp_interleave"),
-    values={"block_table": _table, "out": buffer},
-    parameters=PARAMETERS,
-    examples=_examples,
-    steps=steps,
-    timed=lambda batch: [(batch, PLAIN)],
-    unreal=unreal,
-    faults={
-        "no offsets": Fault("query_start_loc", lambda offsets: offsets[:0]),
-        "offsets that fall": Fault(
-            "query_start_loc",
-            lambda offsets: torch.cat([offsets[:-1], -1 - offsets[:1]]),
-            applies=_has_tokens,
-            cpu_only=True,
+    inputs=Inputs(
+        params=_Params,
+        problem=_problem,
+        unreal=lambda case: (
+            "a block table of an engine has a column" if case.params.get("columns") == 0 else ""
         ),
-        "padded length below the tokens": Fault(
-            "num_padded_tokens", lambda _: 0, applies=_has_tokens, cpu_only=True
-        ),
-        "short buffer": Fault(
-            "out", lambda _: torch.zeros(0).long(), applies=_has_tokens, cpu_only=True
-        ),
-    },
-    relations=Relations(
-        joined={"result": Joined.TOKENS},
-        alone={"with_num_padded_tokens": False, "with_out": False},
-        per_request=frozenset({"start_idx"}),
-        slots=frozenset({"result", "out"}),
+        cases=_cases,
+        boundaries=_boundaries,
+        from_batch=_steps,
+        faults={
+            "block size of 0": wrong_value("block_size", 0),
+            "block size of another type": wrong_type("block_size"),
+            "offsets of another type": wrong_type("query_start_loc"),
+            "no offsets": wrong_value("query_start_loc", torch.zeros(0, dtype=torch.int32)),
+            "one row of computed tokens missing": _short("num_computed_tokens"),
+            "one row of blocks missing": _short("block_table"),
+            "float block table": _values("block_table", torch.Tensor.float),
+            "offsets that fall": _values(
+                "query_start_loc", lambda offsets: torch.cat([offsets[:-1], -1 - offsets[:1]])
+            ),
+            "first offset above 0": _values(
+                "query_start_loc", lambda offsets: torch.cat([offsets[:1] + 1, offsets[1:]])
+            ),
+            "first offset below 0": _values(
+                "query_start_loc", lambda offsets: torch.cat([offsets[:1] - 1, offsets[1:]])
+            ),
+            "negative computed tokens": _values("num_computed_tokens", _last_negative),
+            "padded length below the tokens": Fault(
+                "num_padded_tokens", lambda _: 0, applies=_needs_tokens, cpu_only=True
+            ),
+            "negative padded length": wrong_value("num_padded_tokens", -1),
+            "int32 buffer": Fault("out", lambda *given: _buffer(*given).int(), given=_OFFSETS),
+            "2-D buffer": Fault("out", lambda *given: _buffer(*given)[None], given=_OFFSETS),
+            "buffer of another type": Fault("out", lambda _: [0] * 4, error=TypeError),
+            "short buffer": Fault(
+                "out",
+                lambda *given: _buffer(*given)[:0],
+                applies=_needs_tokens,
+                cpu_only=True,
+                given=_OFFSETS,
+            ),
+            **overlaps("out", "query_start_loc", _buffer, _needs_tokens, _OFFSETS),
+            **overlaps("out", "num_computed_tokens", _buffer, _needs_tokens, _OFFSETS),
+            **overlaps("out", "block_table", _buffer, _has_columns, _OFFSETS),
+            **overlaps("out", "start_idx", _buffer, _has_window, _OFFSETS),
+            "window of another batch": Fault(
+                "start_idx", lambda _, offsets: offsets, given=_OFFSETS
+            ),
+        },
     ),
-    invariants=_invariants,
-    consume=_consumed,
-    may_sync=may_sync,
+    call=FunctionCall(prepare=_prepare, outputs=_outputs),
+    contract=Contract(
+        relations=Relations(
+            joined={"result": Joined.TOKENS},
+            alone={"num_padded": None, "out_spare": None},
+            per_request=frozenset({"start_idx"}),
+            slots=frozenset({"result", "out"}),
+        ),
+        invariants=_invariants,
+        consume=_consumed,
+        may_alias=frozenset({"result", "out"}),
+        may_sync=lambda case: (
+            case.params["num_padded"] is None and case.params["out_spare"] is None
+        ),
+    ),
+    bench=Bench(cases=lambda batch: [_case(batch)]),
     built_in=BuiltIn(kernels=True),
 )
 

@@ -40,7 +40,7 @@ _LENS = ("query_lens", "computed_lens")
 
 def slot_case():
     batch = make_batch([3, 1], [5, 40], 16)
-    return next(iter(SLOTS.bench.cases(batch)))
+    return Case("build_slot_mapping", batch, {"num_padded": None, "out_spare": None})
 
 
 def test_each_limit_stands_between_its_neighbours():

@@ -93,7 +93,7 @@ MUTATIONS = {
     "padded rows of an earlier step": "stale entry read",
     "dummy tables of an earlier step": "a dummy step names blocks",
     "int32 product": "32-bit overflow",
-    "stale tail": "a slot for an entry that must have none",
+    "stale tail": SEEN,
     "slots at block edges": SEEN,
     "slots of a batch at block edges": SEEN,
     "column by a reciprocal of 20 bits": SEEN,

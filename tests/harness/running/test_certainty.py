@@ -125,7 +125,7 @@ def test_hangs_after_other_calls_get_a_learnt_limit(examined, monkeypatch):
     replaced = Worker._replaced
     monkeypatch.setattr(Worker, "_replaced", recorded)
     outcome = examined(
-        "if CALLS % 120 == 0: time.sleep(60)", examples=2, timeout_s=2.0, sparse=False
+        "if CALLS % 80 == 0: time.sleep(60)", examples=2, timeout_s=2.0, sparse=False
     )
     assert outcome.result.verdict == "FAIL"
     assert all("other calls in the same process" in one.message for one in outcome.findings)

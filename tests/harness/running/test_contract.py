@@ -213,7 +213,7 @@ def test_a_batch_that_no_engine_makes_has_a_reason(batch: Batch, reason: str):
         ("split_attn_metadata", {"cuts": [1]}, ""),
         ("split_attn_metadata", {"cuts": [3]}, "begins no slice in padding"),
         ("split_attn_metadata", {"cuts": [1], "picked": [1, 0]}, "all slices, in order"),
-        (SLOTS, {"columns": 0, "layout": {}}, "has a column"),
+        (SLOTS, {"num_padded": None, "out_spare": None, "columns": 0}, "has a column"),
     ],
 )
 def test_arguments_that_no_engine_gives_have_a_reason(operation, params, reason):

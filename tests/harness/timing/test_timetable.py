@@ -68,7 +68,7 @@ def test_arguments_are_those_of_engines():
     assert params(SPLIT) == {"decode_threshold": 1, "require_uniform": False}
     assert params("make_local_attention_virtual_batches") == {"attn_chunk_size": 8192}
     assert params("split_attn_metadata") == {"cuts": [mixed.batch.num_tokens // 2]}
-    assert params("build_slot_mapping")["with_out"] is False
+    assert params("build_slot_mapping") == {"num_padded": None, "out_spare": None}
 
 
 @pytest.mark.parametrize("kind", KINDS)
