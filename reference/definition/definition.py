@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from .model import Argument, Definition, DefinitionError, Result, Values
@@ -25,18 +24,6 @@ _built_in: dict[str, Definition] = {}
 def built_in_definition(name: str) -> Definition:
     """Return the definition of an operation of attnproof, whatever has replaced its reference."""
     return _built_in[name]
-
-
-def without(definition: Definition, names: Collection[str]) -> Definition:
-    """Return the definition of calls without some arguments, which have defaults."""
-    kept = tuple(one for one in definition.arguments if one.name not in names)
-    left = {one.name for one in kept}
-    requires = tuple(
-        one
-        for one in definition.requires
-        if {*inspect.signature(one).parameters} - {"operation", "sizes"} <= left
-    )
-    return replace(definition, arguments=kept, requires=requires)
 
 
 def definition_of(defined: Any) -> Definition | None:
@@ -172,5 +159,4 @@ __all__ = [
     "Values",
     "definition_of",
     "operation",
-    "without",
 ]

@@ -40,7 +40,7 @@ _UNDECLARED = object()
 
 @dataclass(frozen=True)
 class Added:
-    """What the decorator adds to signatures; see `definition.operation`."""
+    """Conditions, values and parameters that `@operation` adds to the signatures it reads."""
 
     requires: tuple[Callable[..., Any], ...] = ()
     values: Mapping[str, Callable[[Values], Any]] = field(default_factory=dict)

@@ -164,11 +164,7 @@ class Cases:
 
     def from_batch(self, batch: Batch) -> Iterator[Case]:
         """Yield the cases of a batch that an engine ran."""
-        yield from self.of_steps((self._steps or self._usual_steps)(self._adapt(batch)))
-
-    def of_steps(self, steps: Iterable[Step]) -> Iterator[Case]:
-        """Yield the cases with other parameters than the usual ones."""
-        for of_step, changed in steps:
+        for of_step, changed in (self._steps or self._usual_steps)(self._adapt(batch)):
             case = self._case(of_step if self.definition.has_batch else None, self._usual | changed)
             if not self.problem(case):
                 yield case

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.model.operation import Bench, BuiltIn, Inputs, Operation
+from attnproof.harness.model.operation import BuiltIn, Inputs, Operation
 from attnproof.harness.operations.derived.arguments import Values
 from attnproof.harness.operations.derived.cases import Cases, Example, Step
 from attnproof.harness.operations.derived.contract import Judge, contract_of
@@ -30,7 +30,6 @@ from attnproof.harness.operations.derived.params import (
 from attnproof.harness.operations.derived.pool import needs_wide_pool
 from attnproof.harness.operations.derived.steps import class_operation
 from attnproof.reference.definition.definition import Definition, DefinitionError, definition_of
-from attnproof.reference.definition.definition import without as kept_arguments
 from attnproof.reference.definition.roles import Object
 
 OWN = ""
@@ -48,14 +47,10 @@ def derive(
     adapt: Callable[[Batch], Batch] = lambda batch: batch,
     examples: Callable[[], Iterable[Example]] = tuple,
     steps: Callable[[Batch], Iterable[Step]] | None = None,
-    timed: Callable[[Batch], Iterable[Step]] | None = None,
     faults: Mapping[str, Fault] | None = None,
     problem: Callable[[Case], str] = lambda _: "",
     unreal: Callable[[Case], str] = lambda _: "",
-    any_slots: bool = False,
     outputs: Callable[[Call, Any], Outputs] | None = None,
-    without: Collection[str] = (),
-    bench: Bench | None = None,
     built_in: BuiltIn | None = None,
     invariants: Judge | None = None,
     **contract: Any,
@@ -65,11 +60,9 @@ def derive(
     What follows from no role is added by hand: `values` of arguments and axes that follow from
     others, and the `parameters` that they read; `batches` to draw, and how to `adapt` any batch
     to the operation; `examples`, cases that are always run; `steps`, the batch and the parameters
-    of an engine's batch, and `timed`, those of a benchmark; `faults`; the `problem` of a case that
-    cannot be run and why one is `unreal`; `outputs` of a result; arguments that cases are
-    `without`; `invariants`, and further fields of the `Contract`.
+    of an engine's batch; `faults`; the `problem` of a case that cannot be run and why one is
+    `unreal`; `outputs` of a result; `invariants`, and further fields of the `Contract`.
     """
-    definition = kept_arguments(definition, without)
     _check_objects(definition, {**definition.values, **(values or {})})
     if definition.methods:
         return class_operation(definition, OWN)
@@ -77,9 +70,6 @@ def derive(
     cases = Cases(form, batches, adapt, examples, steps, problem)
 
     pools = {one.name for one in definition.arguments if is_slot_pool(one)} - form.values.keys()
-
-    def timed_cases(batch: Batch) -> Iterator[Case]:
-        return cases.of_steps(timed(batch) if timed else ())
 
     def why_unreal(case: Case) -> str:
         wide = needs_wide_pool(case) if pools else ""
@@ -94,7 +84,6 @@ def derive(
             unreal=why_unreal,
             problem=cases.problem,
             has_batch=definition.has_batch,
-            any_slots=any_slots,
             whole_contexts=cases.has_entries_by_context,
             cases=cases.drawn,
             boundaries=cases.boundaries,
@@ -103,7 +92,6 @@ def derive(
         ),
         call=FunctionCall(prepare=cases.prepare, outputs=outputs or cases.outputs),
         contract=replace(contract_of(definition, invariants, form.values.keys()), **contract),
-        bench=bench or Bench(cases=timed_cases if timed else None),
         built_in=built_in or BuiltIn(),
     )
 
