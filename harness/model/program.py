@@ -43,11 +43,6 @@ class Let(Statement):
     value: Any
 
 
-def do(path: str, /, *args: Any, **kwargs: Any) -> Do:
-    """Return the call of `path` with these values."""
-    return Do(path, args, kwargs)
-
-
 class Line(NamedTuple):
     """One step of a sequence."""
 
@@ -64,6 +59,52 @@ class Line(NamedTuple):
     def code(self) -> str:
         """Python source of the step."""
         return source(self.statements)
+
+
+class Code:
+    """Variables as attributes, whose calls and assignments become statements.
+
+    `code.row = code.batch.add(1)` adds the statement `row = batch.add(1)`.
+    """
+
+    _path: str
+    statements: list[Statement]
+
+    def __init__(self, path: str = "", statements: list[Statement] | None = None) -> None:
+        vars(self).update(_path=path, statements=[] if statements is None else statements)
+
+    def __getattr__(self, name: str) -> Code:
+        return Code(f"{self._path}.{name}" if self._path else name, self.statements)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.statements.append(Let(self.__getattr__(name)._path, self._data(value)))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Do:
+        """Add the call as a statement, and return it as a value."""
+        call = Do(self._path, self._data(args), self._data(kwargs))
+        self.statements.append(call)
+        return call
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.__getattr__("__setitem__")(key, value)
+
+    def line(self, label: str, *, refused: bool = False, kind: str = "") -> Line:
+        """Return the statements as a step; `refused` if it is malformed input."""
+        label = f"{label}, which is refused" if refused else label
+        return Line(label, self.statements, refused, kind)
+
+    def _data(self, value: Any) -> Any:
+        """Return the value as data; a call that is part of it is no statement any more."""
+        match value:
+            case Code():
+                return Name(value._path)
+            case Do():
+                self.statements[:] = [each for each in self.statements if each is not value]
+            case list() | tuple():
+                return type(value)(map(self._data, value))
+            case dict():
+                return {key: self._data(each) for key, each in value.items()}
+        return value
 
 
 class Script(NamedTuple):
@@ -84,8 +125,8 @@ class Script(NamedTuple):
     @property
     def names(self) -> set[str]:
         """Variables that the program reads or assigns."""
-        statements = [*self.setup, *(one for line in self.lines for one in line.statements)]
-        return {path.partition(".")[0] for one in statements for path in _paths(one)}
+        statements = [*self.setup, *(each for line in self.lines for each in line.statements)]
+        return {path.partition(".")[0] for each in statements for path in _paths(each)}
 
 
 def import_names(script: Script) -> dict[str, Any]:
@@ -110,8 +151,8 @@ def run(statements: Sequence[Statement], names: dict[str, Any]) -> None:
 def source(statements: Sequence[Statement]) -> str:
     """Return the statements as lines of Python source."""
     return "\n".join(
-        f"{one.path} = {_text(one.value)}" if isinstance(one, Let) else _text(one)
-        for one in statements
+        f"{each.path} = {_text(each.value)}" if isinstance(each, Let) else _text(each)
+        for each in statements
     )
 
 
@@ -120,14 +161,14 @@ def _value(data: Any, names: dict[str, Any]) -> Any:
     match data:
         case Name(path):
             first, *attributes = path.split(".")
-            found = names[first]
+            value = names[first]
             for attribute in attributes:
-                found = getattr(found, attribute)
-            return found
+                value = getattr(value, attribute)
+            return value
         case Do(path, args, kwargs):
             function = _value(Name(path), names)
-            given = {name: _value(value, names) for name, value in kwargs.items()}
-            return function(*(_value(value, names) for value in args), **given)
+            options = {name: _value(value, names) for name, value in kwargs.items()}
+            return function(*(_value(value, names) for value in args), **options)
         case list() | tuple():
             return type(data)(_value(value, names) for value in data)
         case dict():

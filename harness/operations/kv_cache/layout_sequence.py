@@ -17,7 +17,7 @@ from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operation
 from attnproof.harness.model.place import Place
-from attnproof.harness.model.program import Let, Line, Name, Script, do
+from attnproof.harness.model.program import Code, Line, Script
 from attnproof.harness.operations.shared.params import sequence_params
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
@@ -93,38 +93,43 @@ class _Machine(Machine):
 
 
 def _line(step: dict[str, Any]) -> Line:
-    layout = step.get("layout", "")
-    return {
-        "set": Line(f"set {layout}", [do("set_kv_cache_layout", layout)]),
-        "unset": Line("unset", [do("set_kv_cache_layout", None)]),
-        "export": Line(
-            f"export {layout or repr(layout)}", [do("environ.update", {_VARIABLE: layout})]
-        ),
-        "unexport": Line("remove the variable", [do("environ.pop", _VARIABLE, None)]),
-        "get": Line("get", [Let("layout", do("get_kv_cache_layout"))]),
-        "get in a thread": Line(
-            "get in another thread",
-            [
-                Let("pool", do("ThreadPoolExecutor", 1)),
-                Let("future", do("pool.submit", Name("get_kv_cache_layout"))),
-                Let("layout", do("future.result")),
-                do("pool.shutdown"),
-            ],
-        ),
-        "set invalid": Line(
-            f"set {layout!r}, which is refused", [do("set_kv_cache_layout", layout)], raises=True
-        ),
-    }[step["do"]]
+    code, layout, label = Code(), step.get("layout", ""), step["do"]
+    match step["do"]:
+        case "set":
+            code.set_kv_cache_layout(layout)
+            label = f"set {layout}"
+        case "set invalid":
+            code.set_kv_cache_layout(layout)
+            label = f"set {layout!r}"
+        case "unset":
+            code.set_kv_cache_layout(None)
+        case "export":
+            code.environ.update({_VARIABLE: layout})
+            label = f"export {layout or repr(layout)}"
+        case "unexport":
+            code.environ.pop(_VARIABLE, None)
+            label = "remove the variable"
+        case "get":
+            code.layout = code.get_kv_cache_layout()
+        case "get in a thread":
+            code.pool = code.ThreadPoolExecutor(1)
+            code.future = code.pool.submit(code.get_kv_cache_layout)
+            code.layout = code.future.result()
+            code.pool.shutdown()
+            label = "get in another thread"
+    return code.line(label, refused=step["do"] == "set invalid")
 
 
 def _script(case: Case, _pattern: int) -> Script:
     """Return the program, which starts without the variable in the environment."""
-    setup = [do("environ.pop", _VARIABLE, None), Let("layout", None)]
+    setup = Code()
+    setup.environ.pop(_VARIABLE, None)
+    setup.layout = None
     steps = case.params["steps"]
     # The error for an unknown layout is tested in `get_kv_cache_layout`.
     kept = [s for n, s in enumerate(steps) if s["do"] not in _READS or _readable(steps[:n])]
     imports = {"environ": "os", "ThreadPoolExecutor": "concurrent.futures"}
-    return Script(imports, setup, tuple(map(_line, kept)))
+    return Script(imports, setup.statements, tuple(map(_line, kept)))
 
 
 def _readable(steps: list[dict[str, Any]]) -> bool:

@@ -30,6 +30,7 @@ from attnproof.harness.operations.shared.metadata import metadata_outputs
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
+    moved_tensors,
     sequence_inputs,
 )
 
@@ -77,8 +78,8 @@ class _Machine(Machine):
     @rule(which=st.lists(_SMALL, min_size=1, max_size=4))
     def remove(self, which: list[int]) -> None:
         """Remove requests: their rows become holes, their blocks free."""
-        for one in which[: self.requests]:
-            self._remove(one)
+        for request in which[: self.requests]:
+            self._remove(request)
 
     @precondition(lambda self: self.requests)
     @rule(which=_SMALL, blocks=_SMALL, tokens=_CACHED)
@@ -206,7 +207,8 @@ def _observe(names: dict[str, Any]) -> Outputs:
     }
     if metadata is not None:
         outputs |= _metadata(metadata, batch.block_size, "")
-        outputs["moved buffers"] = _moved(metadata, names.setdefault("_addresses", {}))
+        buffers = {name: getattr(metadata, name) for name in _BUFFERS}
+        outputs["moved buffers"] = moved_tensors(names, buffers)
     for index, child in enumerate(names.get("children") or ()):
         outputs |= _metadata(child, batch.block_size, f"micro-batch {index}: ")
     if names.get("virtual") is not None:
@@ -228,13 +230,6 @@ def _metadata(metadata: Any, block_size: int, prefix: str) -> Outputs:
     return outputs
 
 
-def _moved(metadata: Any, addresses: dict[str, int]) -> list[str]:
-    """Return the tensors with another address than in the first batch that was built."""
-    tensors = {name: getattr(metadata, name) for name in _BUFFERS}
-    at = {name: tensor.data_ptr() for name, tensor in tensors.items() if tensor.numel()}
-    return [name for name, address in at.items() if addresses.setdefault(name, address) != address]
-
-
 batch_sequence = Operation(
     name=NAME,
     section="7",
@@ -254,7 +249,7 @@ batch_sequence = Operation(
             "split_decodes_and_prefills",
         ),
         # Any order of the rows inside its regions is right, and the steps are made for one.
-        given=("reorder_batch_to_split_decodes_and_prefills",),
+        reference_only=("reorder_batch_to_split_decodes_and_prefills",),
         write=script,
         observe=_observe,
     ),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.operations.persistent_batch.steps import Step
-from attnproof.harness.operations.shared.sequence import step_pairs
+from attnproof.harness.operations.shared.sequence import Step, step_pairs
 
 NAME = "batch_sequence"
 SIZES = {"max_num_reqs": 4, "max_num_tokens": 24, "max_num_blocks": 3, "block_size": 4}

@@ -6,11 +6,10 @@ order. A step that does not apply is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.program import Let, Line, Name, Script, Statement, do
+from attnproof.harness.model.program import Code, Line, Script, Statement
 from attnproof.harness.operations.runner.scheduler import (
     VOCABULARY,
     Request,
@@ -18,8 +17,8 @@ from attnproof.harness.operations.runner.scheduler import (
     Scheduled,
     Scheduler,
 )
+from attnproof.harness.operations.shared.sequence import Step
 
-Step = dict[str, Any]
 TABLES = ("tables", "tables_of_rank_1")
 """Variables of the block tables of each rank."""
 FUNCTIONS = (
@@ -33,7 +32,6 @@ FUNCTIONS = (
 )
 _IMPORTS = dict.fromkeys(("device", "int32", "int64", "tensor", "zeros"), "torch")
 _VARIABLES = ("gathered", "logits", "expanded", "counted", "live")
-_STATE = ("num_computed_tokens", "prefill_len", "total_len")
 
 
 class Runner:
@@ -47,145 +45,143 @@ class Runner:
         """The last step if it was scheduled now, None after any other step."""
 
     def line(self, step: Step) -> Line | None:
-        """Apply the step and return its calls, None if the step does not apply."""
+        """Apply the step and return its calls as code, None if the step does not apply."""
+        code = Code()
         self.kind, self.step = step["do"], None
-        line = _MAKERS[step["do"]](self, step)
-        return line and line._replace(kind=step["do"])
+        label: str | None = getattr(self, f"_{self.kind}")(code, step)
+        if label is None:
+            return None
+        return Line(label, code.statements, self.kind == "overflow", self.kind)
 
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """Variables of the block tables."""
-        return TABLES[: self.scheduler.ranks]
+    def _tables(self, code: Code) -> list[Code]:
+        """Return the variables of the block tables."""
+        return [getattr(code, table) for table in TABLES[: self.scheduler.ranks]]
 
-    def _add(self, step: Step) -> Line | None:
+    def _add(self, code: Code, step: Step) -> str | None:
         request = self.scheduler.add(step["tokens"], step["cached"])
-        return None if request is None else self._started("add", request)
+        return None if request is None else self._start(code, "add", request)
 
-    def _resume(self, step: Step) -> Line | None:
+    def _resume(self, code: Code, step: Step) -> str | None:
         request = self.scheduler.resume(step["cached"])
-        return None if request is None else self._started("resume", request)
+        return None if request is None else self._start(code, "resume", request)
 
-    def _started(self, word: str, request: Request) -> Line:
+    def _start(self, code: Code, word: str, request: Request) -> str:
         slot, tokens = request.slot, list(request.tokens)
-        values = (request.computed, request.prompt, len(tokens))
-        place = (slot, slice(0, len(tokens)))
-        state: list[Statement] = [
-            do(f"{name}.__setitem__", slot, value)
-            for name, value in zip(_STATE, values, strict=True)
-        ]
-        state += [
-            do("all_token_ids.__setitem__", place, do("tensor", tokens, dtype=Name("int32"))),
-            do("output_bin_counts.__setitem__", slot, 0),
-            *self._append(request, request.blocks, overwrite=True),
-        ]
+        code.num_computed_tokens[slot] = request.computed
+        code.prefill_len[slot] = request.prompt
+        code.total_len[slot] = len(tokens)
+        code.all_token_ids[slot, 0 : len(tokens)] = code.tensor(tokens, dtype=code.int32)
+        code.output_bin_counts[slot] = 0
+        self._append(code, request, request.blocks, overwrite=True)
         words = f"{len(tokens)} tokens, {request.computed} computed"
-        return Line(f"{word} {request.name} in slot {slot}: {words}", state)
+        return f"{word} {request.name} in slot {slot}: {words}"
 
     def _append(
-        self, request: Request, blocks: list[list[int]], *, overwrite: bool
-    ) -> list[Statement]:
-        new = tuple(list(held) for held in blocks)
-        return [
-            do(f"{table}.append_block_ids", request.slot, new, overwrite) for table in self.tables
-        ]
+        self, code: Code, request: Request, blocks: list[list[int]], *, overwrite: bool
+    ) -> None:
+        for table in self._tables(code):
+            table.append_block_ids(request.slot, tuple(blocks), overwrite)
 
-    def _schedule(self, step: Step) -> Line:
+    def _schedule(self, code: Code, step: Step) -> str:
         sizes = (step["first"], step["pad_reqs"], step["pad_tokens"])
         scheduled, grown = self.scheduler.schedule(step["lens"], *sizes)
         self.step = scheduled
-        calls = [
-            call for request, new in grown for call in self._append(request, new, overwrite=False)
-        ]
-        calls += [do(f"{table}.apply_staged_writes") for table in self.tables]
-        calls += _step_inputs(scheduled, "int64" if step["wide"] else "int32")
-        total, most = sum(row.logits for row in scheduled.rows), self.scheduler.drafts + 1
-        calls += _prepared(total, most)
-        calls += [
-            Let(
-                "gathered",
-                [
-                    do(f"{table}.gather_block_tables", Name("rows"), scheduled.padded_rows)
-                    for table in self.tables
-                ],
-            ),
-            Let("live", [list(map(len, group.blocks)) for group in self._groups(scheduled)]),
-        ]
-        for table in self.tables:
-            given = [Name(name) for name in ("rows", "starts", "positions")]
-            calls.append(do(f"{table}.compute_slot_mappings", *given, scheduled.padded_tokens))
+        for request, new in grown:
+            self._append(code, request, new, overwrite=False)
+        tables = self._tables(code)
+        for table in tables:
+            table.apply_staged_writes()
+        _set_step_inputs(code, scheduled, "int64" if step["wide"] else "int32")
+        logits = sum(row.logits for row in scheduled.rows)
+        _prepare(code, logits, self.scheduler.drafts + 1)
+        rows = code.rows
+        code.gathered = [table.gather_block_tables(rows, scheduled.padded_rows) for table in tables]
+        groups = self.scheduler.groups(scheduled, 0)
+        code.live = [list(map(len, group.blocks)) for group in groups]
+        for table in tables:
+            table.compute_slot_mappings(rows, code.starts, code.positions, scheduled.padded_tokens)
         words = ", ".join(f"{row.request.name}: {row.query}" for row in scheduled.rows)
         padded = f"padded to {scheduled.padded_rows} rows, {scheduled.padded_tokens} tokens"
-        return Line(f"schedule {words or 'nothing'}, {padded}", calls)
+        return f"schedule {words or 'nothing'}, {padded}"
 
-    def _groups(self, scheduled: Scheduled) -> Any:
-        return self.scheduler.groups(scheduled, 0)
-
-    def _draft(self, step: Step) -> Line | None:
+    def _draft(self, code: Code, step: Step) -> str | None:
         drafted = self.scheduler.draft(step["lens"])
         if not drafted:
             return None
-        calls: list[Statement] = []
         for request in drafted:
-            place = (request.slot, slice(0, len(request.drafts)))
-            drafts = do("tensor", list(request.drafts), dtype=Name("int64"))
-            calls.append(do("draft_tokens.__setitem__", place, drafts))
+            drafts = code.tensor(list(request.drafts), dtype=code.int64)
+            code.draft_tokens[request.slot, 0 : len(request.drafts)] = drafts
         words = ", ".join(f"{request.name}: {len(request.drafts)}" for request in drafted)
-        return Line(f"draft {words}", calls)
+        return f"draft {words}"
 
-    def _sample(self, step: Step) -> Line | None:
+    def _sample(self, code: Code, step: Step) -> str | None:
         if self.scheduler.scheduled is None:
             return None
         results = self.scheduler.sample(step["accepted"])
         most = self.scheduler.drafts + 1
         counts = [len(tokens) for _, tokens, _ in results]
         padded = [tokens + [-1] * (most - len(tokens)) for _, tokens, _ in results]
-        sampled = do("tensor", padded, dtype=Name("int64"))
-        calls: list[Statement] = [
-            *_remapped([row for row, *_ in results]),
-            Let("num_sampled", do("tensor", counts, dtype=Name("int32"))),
-            # Without rows the tensor would have one axis.
-            Let("sampled", sampled if padded else do("zeros", 0, most, dtype=Name("int64"))),
-            Let("counted", _call("get_num_sampled_and_rejected", *_COUNTED)),
-            do(
-                "post_update",
-                *map(Name, ("rows", "num_computed_tokens", "last_sampled_tokens")),
-                *map(Name, ("output_bin_counts", "sampled")),
-                do("counted.__getitem__", 0),
-                do("counted.__getitem__", 1),
-                *map(Name, ("starts", "all_token_ids", "total_len")),
-            ),
-        ]
+        _remap(code, [row for row, *_ in results])
+        code.num_sampled = code.tensor(counts, dtype=code.int32)
+        # Without rows the tensor would have one axis.
+        sampled = (
+            code.tensor(padded, dtype=code.int64)
+            if padded
+            else code.zeros(0, most, dtype=code.int64)
+        )
+        code.sampled = sampled
+        code.counted = code.get_num_sampled_and_rejected(
+            code.num_sampled, code.seq_lens, code.offsets, code.rows, code.prefill_len
+        )
+        code.post_update(
+            code.rows,
+            code.num_computed_tokens,
+            code.last_sampled_tokens,
+            code.output_bin_counts,
+            code.sampled,
+            *map(code.counted.__getitem__, (0, 1)),
+            code.starts,
+            code.all_token_ids,
+            code.total_len,
+        )
         words = ", ".join(f"{row.request.name}: {valid}" for row, _, valid in results)
-        return Line(f"sample {words or 'nothing'}", calls)
+        return f"sample {words or 'nothing'}"
 
-    def _pool(self, _step: Step) -> Line | None:
+    def _pool(self, code: Code, _step: Step) -> str | None:
         scheduled = self.scheduler.scheduled
         if scheduled is None or not self.scheduler.pool():
             return None
-        call = _call("post_update_num_computed_tokens", "rows", "num_computed_tokens", "starts")
-        return Line("finish the step without sampling", [*_remapped(scheduled.rows), call])
+        _remap(code, scheduled.rows)
+        code.post_update_num_computed_tokens(code.rows, code.num_computed_tokens, code.starts)
+        return "finish the step without sampling"
 
-    def _abort(self, step: Step) -> Line | None:
-        request = self.scheduler.stop(step["which"])
-        return None if request is None else Line(f"abort {request.name}", _FORGET)
+    def _abort(self, code: Code, step: Step) -> str | None:
+        request = self._stop(code, step)
+        return None if request is None else f"abort {request.name}"
 
-    def _preempt(self, step: Step) -> Line | None:
-        request = self.scheduler.stop(step["which"])
+    def _preempt(self, code: Code, step: Step) -> str | None:
+        request = self._stop(code, step)
         if request is None:
             return None
         self.scheduler.preempted.append(request)
-        return Line(f"preempt {request.name}", _FORGET)
+        return f"preempt {request.name}"
 
-    def _dummy(self, step: Step) -> Line:
+    def _stop(self, code: Code, step: Step) -> Request | None:
+        # A runner does nothing when a request leaves; its last rows are not observed any more.
+        code.live = None
+        return self.scheduler.stop(step["which"])
+
+    def _dummy(self, code: Code, step: Step) -> str:
         reqs = step["reqs"] % (self.scheduler.slots + 1)
         tokens = step["tokens"] % (self.scheduler.max_tokens + 1)
-        tables = [do(f"{table}.get_dummy_block_tables", reqs) for table in self.tables]
-        calls: list[Statement] = [Let("gathered", tables)]
-        calls += [do(f"{table}.get_dummy_slot_mappings", tokens) for table in self.tables]
-        calls.append(Let("live", [[] for _ in self.scheduler.block_sizes]))
-        return Line(f"dummy step of {reqs} requests, {tokens} tokens", calls)
+        tables = self._tables(code)
+        code.gathered = [table.get_dummy_block_tables(reqs) for table in tables]
+        for table in tables:
+            table.get_dummy_slot_mappings(tokens)
+        code.live = [[] for _ in self.scheduler.block_sizes]
+        return f"dummy step of {reqs} requests, {tokens} tokens"
 
-    def _overflow(self, step: Step) -> Line | None:
+    def _overflow(self, code: Code, step: Step) -> str | None:
         """Append more blocks than a row holds, which is refused."""
         request = self.scheduler.pick(step["which"])
         if request is None:
@@ -194,72 +190,53 @@ class Runner:
         group = step["group"] % len(columns)
         new = [[7] if step["overwrite"] else [] for _ in columns]
         new[group] = [7] * (columns[group] + 1)
-        calls = self._append(request, new, overwrite=step["overwrite"])
-        label = f"append {columns[group] + 1} blocks to {request.name} in group {group}, refused"
-        return Line(label, calls[:1], raises=True)
+        self._tables(code)[0].append_block_ids(request.slot, tuple(new), step["overwrite"])
+        return f"append {columns[group] + 1} blocks to {request.name} in group {group}, refused"
 
 
-_FORGET = (Let("live", None),)
-"""A runner does nothing when a request leaves; its last rows are not observed any more."""
-_COUNTED = ("num_sampled", "seq_lens", "offsets", "rows", "prefill_len")
+def _remap(code: Code, rows: list[Row]) -> None:
+    """Assign the new mapping of a step of which some requests have lost their slots."""
+    if any(row.slot < 0 for row in rows):
+        code.rows = code.tensor([row.slot for row in rows], dtype=code.int32)
 
 
-def _call(function: str, *names: str) -> Any:
-    return do(function, *map(Name, names))
-
-
-def _remapped(rows: list[Row]) -> list[Statement]:
-    """Return the new mapping of a step of which some requests have lost their slots."""
-    if all(row.slot >= 0 for row in rows):
-        return []
-    return [Let("rows", do("tensor", [row.slot for row in rows], dtype=Name("int32")))]
-
-
-def _step_inputs(scheduled: Scheduled, dtype: str) -> list[Statement]:
+def _set_step_inputs(code: Code, scheduled: Scheduled, dtype: str) -> None:
     starts, offsets = [0], [0]
     for row in scheduled.rows:
         starts.append(starts[-1] + row.query)
         offsets.append(offsets[-1] + row.logits)
     slots = [row.slot for row in scheduled.rows]
-    return [
-        Let("rows", do("tensor", slots, dtype=Name(dtype))),
-        Let("starts", do("tensor", starts, dtype=Name("int32"))),
-        Let("offsets", do("tensor", offsets, dtype=Name("int32"))),
-    ]
+    code.rows = code.tensor(slots, dtype=getattr(code, dtype))
+    code.starts = code.tensor(starts, dtype=code.int32)
+    code.offsets = code.tensor(offsets, dtype=code.int32)
 
 
-def _prepared(total: int, most: int) -> list[Statement]:
-    """Return the calls that prepare the inputs of a step."""
-    prefill = ("input_ids", "next_prefill_tokens", "rows", "starts", "all_token_ids")
-    combined = ("input_ids", "rows", "last_sampled_tokens", "starts", "seq_lens", "prefill_len")
-    lengths = ("rows", "starts", "num_computed_tokens", "positions", "seq_lens")
-    return [
-        _call("prepare_prefill_inputs", *prefill, "prefill_len", "num_computed_tokens"),
-        _call("prepare_pos_seq_lens", *lengths),
-        Let(
-            "logits",
-            do(
-                "combine_sampled_and_draft_tokens",
-                *map(Name, (*combined, "draft_tokens", "offsets")),
-                total,
-            ),
-        ),
-        Let("expanded", do("expand_idx_mapping", Name("rows"), total, Name("offsets"), most)),
-    ]
-
-
-_MAKERS: dict[str, Callable[[Runner, Step], Line | None]] = {
-    "add": Runner._add,
-    "schedule": Runner._schedule,
-    "draft": Runner._draft,
-    "sample": Runner._sample,
-    "pool": Runner._pool,
-    "abort": Runner._abort,
-    "preempt": Runner._preempt,
-    "resume": Runner._resume,
-    "dummy": Runner._dummy,
-    "overflow": Runner._overflow,
-}
+def _prepare(code: Code, logits: int, most: int) -> None:
+    """Prepare the inputs of a step."""
+    code.prepare_prefill_inputs(
+        code.input_ids,
+        code.next_prefill_tokens,
+        code.rows,
+        code.starts,
+        code.all_token_ids,
+        code.prefill_len,
+        code.num_computed_tokens,
+    )
+    code.prepare_pos_seq_lens(
+        code.rows, code.starts, code.num_computed_tokens, code.positions, code.seq_lens
+    )
+    code.logits = code.combine_sampled_and_draft_tokens(
+        code.input_ids,
+        code.rows,
+        code.last_sampled_tokens,
+        code.starts,
+        code.seq_lens,
+        code.prefill_len,
+        code.draft_tokens,
+        code.offsets,
+        logits,
+    )
+    code.expanded = code.expand_idx_mapping(code.rows, logits, code.offsets, most)
 
 
 def script(case: Case, pattern: int) -> Script:
@@ -270,39 +247,35 @@ def script(case: Case, pattern: int) -> Script:
 
 
 def _setup(scheduler: Scheduler) -> list[Statement]:
-    slots, tokens, most = scheduler.slots, scheduler.max_tokens, scheduler.drafts
+    slots, tokens = scheduler.slots, scheduler.max_tokens
     sharded = [ranks > 1 for _, ranks in scheduler.sharded_sizes]
-    made: list[Statement] = [
-        Let(
-            TABLES[rank],
-            do(
-                "BlockTables",
-                scheduler.block_sizes,
-                slots,
-                tokens,
-                scheduler.columns,
-                do("device", "cpu"),
-                scheduler.ranks,
-                rank,
-                scheduler.turn,
-                None,
-                sharded,
-            ),
+    code = Code()
+    for rank in range(scheduler.ranks):
+        tables = code.BlockTables(
+            scheduler.block_sizes,
+            slots,
+            tokens,
+            scheduler.columns,
+            code.device("cpu"),
+            scheduler.ranks,
+            rank,
+            scheduler.turn,
+            None,
+            sharded,
         )
-        for rank in range(scheduler.ranks)
-    ]
-    shapes: dict[str, tuple[tuple[int, ...], str]] = {
-        "input_ids": ((tokens,), "int32"),
-        "positions": ((tokens,), "int64"),
-        "seq_lens": ((slots,), "int32"),
-        **dict.fromkeys(_STATE, ((slots,), "int32")),
-        "all_token_ids": ((slots, scheduler.history), "int32"),
-        "last_sampled_tokens": ((slots, 1), "int64"),
-        "draft_tokens": ((slots, most), "int64"),
-        "next_prefill_tokens": ((1, slots), "int32"),
-        "output_bin_counts": ((slots, VOCABULARY), "int32"),
-    }
-    made += [
-        Let(name, do("zeros", *shape, dtype=Name(dtype))) for name, (shape, dtype) in shapes.items()
-    ]
-    return [*made, *(Let(name, None) for name in _VARIABLES)]
+        setattr(code, TABLES[rank], tables)
+    int32, int64 = code.int32, code.int64
+    code.input_ids = code.zeros(tokens, dtype=int32)
+    code.positions = code.zeros(tokens, dtype=int64)
+    code.seq_lens = code.zeros(slots, dtype=int32)
+    code.num_computed_tokens = code.zeros(slots, dtype=int32)
+    code.prefill_len = code.zeros(slots, dtype=int32)
+    code.total_len = code.zeros(slots, dtype=int32)
+    code.all_token_ids = code.zeros(slots, scheduler.history, dtype=int32)
+    code.last_sampled_tokens = code.zeros(slots, 1, dtype=int64)
+    code.draft_tokens = code.zeros(slots, scheduler.drafts, dtype=int64)
+    code.next_prefill_tokens = code.zeros(1, slots, dtype=int32)
+    code.output_bin_counts = code.zeros(slots, VOCABULARY, dtype=int32)
+    for name in _VARIABLES:
+        setattr(code, name, None)
+    return code.statements

@@ -20,11 +20,13 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.operations.runner.consumer import steps_consumed
-from attnproof.harness.operations.runner.lines import FUNCTIONS, TABLES, Step, script
+from attnproof.harness.operations.runner.lines import FUNCTIONS, TABLES, script
 from attnproof.harness.operations.runner.scheduler import RUNNER_PARAMS
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
+    Step,
+    moved_tensors,
     sequence_inputs,
     step_pairs,
 )
@@ -182,30 +184,21 @@ def _observe(names: dict[str, Any]) -> Outputs:
 
 
 def _tables(names: dict[str, Any], table: str, rank: int) -> Outputs:
-    found: Outputs = {f"slots of rank {rank}": names[table].slot_mappings}
+    outputs: Outputs = {f"slots of rank {rank}": names[table].slot_mappings}
     live, gathered = names["live"], names["gathered"]
     if live is None or gathered is None:
-        return found
+        return outputs
     for number, rows in enumerate(gathered[rank]):
         kept = rows.clone()
         for row, count in enumerate(live[number]):
             kept[row, count:] = 0
-        found[f"table {number} of rank {rank}"] = kept
+        outputs[f"table {number} of rank {rank}"] = kept
     whole = [rows.tolist() for rows in gathered[rank]]
-    found[f"whole tables of rank {rank}"] = Free(tables=whole)
-    found[f"moved buffers of rank {rank}"] = _moved(names, table, gathered[rank])
-    return found
-
-
-def _moved(names: dict[str, Any], table: str, gathered: Any) -> list[int]:
-    """Return the groups whose block table has another address than in the first step."""
-    addresses = names.setdefault("_addresses", {})
-    at = {(table, number): rows.data_ptr() for number, rows in enumerate(gathered) if rows.numel()}
-    return [
-        number
-        for (name, number), address in at.items()
-        if addresses.setdefault((name, number), address) != address
-    ]
+    outputs[f"whole tables of rank {rank}"] = Free(tables=whole)
+    groups = {(table, number): rows for number, rows in enumerate(gathered[rank])}
+    moved = [number for _, number in moved_tensors(names, groups)]
+    outputs[f"moved buffers of rank {rank}"] = moved
+    return outputs
 
 
 def _diagnose(_call: Call, place: Place, expected: Any, got: Any) -> str:

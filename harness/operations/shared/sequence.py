@@ -8,28 +8,26 @@ from __future__ import annotations
 import os
 import pickle
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-import msgspec
 import numpy as np
 import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.model.call import Call, Facts, Outputs
 from attnproof.harness.model.call_kinds import Parts
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Inputs, Operation
 from attnproof.harness.model.place import of_steps
 from attnproof.harness.model.program import Line, Script, import_names, run
 
 SEQUENCE_NOT_TIMED = "a sequence of many calls: its parts are timed by themselves"
 
-if TYPE_CHECKING:
-    from hypothesis.stateful import RuleBasedStateMachine
+_Key = TypeVar("_Key")
 
 
 class Transcript(NamedTuple):
@@ -77,7 +75,7 @@ class SequenceCall:
     """Case and poison pattern (0 or 1) to the program."""
     observe: Callable[[dict[str, Any]], Outputs]
     """Program's variables to the outputs to compare after a step, without stale data."""
-    given: tuple[str, ...] = ()
+    reference_only: tuple[str, ...] = ()
     """Names that the script uses, of functions that are always the reference's."""
     isolated: bool = False
     """True if the steps change the process: each sequence then gets a process of its own."""
@@ -88,7 +86,7 @@ class SequenceCall:
 
     def names(self, _operation: str) -> tuple[str, ...]:
         """Return the names that the script uses."""
-        return (*self.parts, *self.given)
+        return (*self.parts, *self.reference_only)
 
     def offered(self, own: dict[str, Any], ours: dict[str, Any], *, built_in: bool) -> Any:  # noqa: ARG002
         """Return the parts, None if the candidate has none of them."""
@@ -170,22 +168,15 @@ def _run_lines(sequence: SequenceCall, script: Script, names: dict[str, Any]) ->
     return Transcript(steps)
 
 
-def sequence_inputs(
-    *,
-    params: type[msgspec.Struct],
-    machine: type[RuleBasedStateMachine],
-    boundaries: Callable[[], Iterable[tuple[str, Case]]],
-    from_batch: Callable[[Batch], Iterable[Case]],
-) -> Inputs:
-    """Return the inputs of a sequence, whose cases a state machine draws."""
-    return Inputs(
-        cases=st.nothing,
-        params=params,
-        has_batch=False,
-        machine=machine,
-        boundaries=boundaries,
-        from_batch=from_batch,
-    )
+sequence_inputs = partial(Inputs, cases=st.nothing, has_batch=False)
+"""Function that returns the inputs of a sequence, whose cases a state machine draws."""
+
+
+def moved_tensors(names: dict[str, Any], tensors: dict[_Key, Any]) -> list[_Key]:
+    """Return the tensors with another address than in the first step that had them."""
+    addresses = names.setdefault("_addresses", {})
+    at = {key: tensor.data_ptr() for key, tensor in tensors.items() if tensor.numel()}
+    return [key for key, address in at.items() if addresses.setdefault(key, address) != address]
 
 
 def snippet(operation: Operation, script: Script, parts: Parts, target: str) -> str:
@@ -230,8 +221,8 @@ def _imports(target: str, names: list[str]) -> list[str]:
     if not path.is_absolute():
         return [f"from {target.partition(':')[0]} import {', '.join(names)}"]
     folder, module = str(path.parent), path.stem
-    found = f"from {module} import {', '.join(names)}"
-    return ["import sys", "", f"sys.path.insert(0, {folder!r})", found]
+    imported = f"from {module} import {', '.join(names)}"
+    return ["import sys", "", f"sys.path.insert(0, {folder!r})", imported]
 
 
 def _raised(line: Line, names: dict[str, Any]) -> BaseException | None:

@@ -21,7 +21,7 @@ from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operation
 from attnproof.harness.model.place import Place
-from attnproof.harness.model.program import Do, Let, Line, Name, Script, Statement, do
+from attnproof.harness.model.program import Code, Line, Script
 from attnproof.harness.operations.shared.params import sequence_params
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
@@ -34,12 +34,6 @@ from attnproof.harness.operations.v0.metadata_builder import metadata_v0_outputs
 NAME = "builder_sequence"
 _IMPORTS = dict.fromkeys(
     ("builder_class", "clear_tables", "input_builder", "request"), script_v0.__name__
-)
-_SETUP = (
-    Let("Builder", do("builder_class", Name("CommonMetadataBuilder"))),
-    Let("engine", do("input_builder")),
-    Let("builder", do("Builder", Name("engine"))),
-    Let("made", []),
 )
 _OBSERVED = 3
 """Number of batches, the latest, whose metadata is observed after each step."""
@@ -109,51 +103,45 @@ class _Machine(Machine):
 
 
 def _script(case: Case, _pattern: int) -> Script:
-    return Script(_IMPORTS, _SETUP, tuple(_lines(case.params["steps"])))
+    setup = Code()
+    setup.Builder = setup.builder_class(setup.CommonMetadataBuilder)
+    setup.engine = setup.input_builder()
+    setup.builder = setup.Builder(setup.engine)
+    setup.made = []
+    return Script(_IMPORTS, setup.statements, tuple(_lines(case.params["steps"])))
 
 
 def _lines(steps: list[dict[str, Any]]) -> Iterator[Line]:
     added: list[_Row] = []  # since `prepare`
     number = 0  # of the next request
     for step in steps:
+        code = Code()
         rows = [(query_len, context_len) for query_len, context_len in step.get("rows", ())]
-        groups = [
-            _request(number + index, row, bool(step.get("image"))) for index, row in enumerate(rows)
-        ]
+        image = {"image": True} if step.get("image") else {}
+        requests = [(number + index, *row) for index, row in enumerate(rows)]
         number += len(rows)
         if step["do"] == "prepare":
             added = []
-            yield Line("prepare", [do("builder.prepare")], kind="prepare")
+            code.builder.prepare()
+            yield code.line("prepare", kind="prepare")
         elif step["do"] == "add":
             added += rows
-            yield Line(
-                f"add {_described(rows)}",
-                [statement for group in groups for statement in _add(group)],
-            )
+            for request in requests:
+                code.group = code.request(*request, **image)
+                code.builder._add_seq_group(code.group, True)
+                code.clear_tables(code.group)  # the engine's own
+            yield code.line(f"add {_described(rows)}")
         elif step["do"] == "add nonsense":
-            nonsense = [Let("group", do("request", 99, 1, 3)), Let("group.query_lens", [2])]
-            yield Line(
-                "add a decode of two tokens, which is refused",
-                [*nonsense, do("builder._add_seq_group", Name("group"), True)],
-                raises=True,
-            )
+            code.group = code.request(99, 1, 3)
+            code.group.query_lens = [2]
+            code.builder._add_seq_group(code.group, True)
+            yield code.line("add a decode of two tokens", refused=True)
         elif rows:
             refused = _is_refused(step, added + rows)
-            yield _build(step, groups, rows, added + rows, refused)
+            code.engine.inter_data_list = [code.request(*request, **image) for request in requests]
+            label = f"build {_described(rows)}{_build(code, step, added + rows)}"
+            yield code.line(label, refused=refused)
             added = added if refused else added + rows
-
-
-def _request(number: int, row: _Row, image: bool) -> Do:
-    return do("request", number, *row, **({"image": True} if image else {}))
-
-
-def _add(group: Do) -> list[Statement]:
-    """Return the statements that add a group, then clear the engine's own tables."""
-    return [
-        Let("group", group),
-        do("builder._add_seq_group", Name("group"), True),
-        do("clear_tables", Name("group")),
-    ]
 
 
 def _described(rows: list[_Row]) -> str:
@@ -170,26 +158,18 @@ def _is_refused(step: dict[str, Any], rows: list[_Row]) -> bool:
     return not fits or len(rows) + step["pad"] > ROWS
 
 
-def _build(
-    step: dict[str, Any], groups: list[Do], new: list[_Row], rows: list[_Row], refused: bool
-) -> Line:
+def _build(code: Code, step: dict[str, Any], rows: list[_Row]) -> str:
+    """Build metadata of the rows; return the kind of graph as words."""
     pad = step["pad"]
     seq_lens = [query_len + context for query_len, context in rows] + [1] * max(0, pad)
     query_lens = [query_len for query_len, _ in rows]
     if step.get("wrong"):
         query_lens.append(1)
-    lens = (Name("seq_lens"), Name("query_lens"))
-    statements = [
-        Let("engine.inter_data_list", groups),
-        Let("seq_lens", seq_lens),
-        Let("query_lens", query_lens),
-        do("made.append", do("builder.build", *lens, pad, len(seq_lens))),
-        do("seq_lens.clear"),  # an engine reuses its lists
-        do("query_lens.clear"),
-    ]
-    kind = "" if pad == -1 else f" for a graph with {pad} padded rows"
-    label = f"build {_described(new)}{kind}"
-    return Line(f"{label}, which is refused" if refused else label, statements, raises=refused)
+    code.seq_lens, code.query_lens = seq_lens, query_lens
+    code.made.append(code.builder.build(code.seq_lens, code.query_lens, pad, len(seq_lens)))
+    code.seq_lens.clear()  # an engine reuses its lists
+    code.query_lens.clear()
+    return "" if pad == -1 else f" for a graph with {pad} padded rows"
 
 
 def _observe(names: dict[str, Any]) -> Outputs:

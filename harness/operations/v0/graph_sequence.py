@@ -21,7 +21,7 @@ from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operation
 from attnproof.harness.model.place import Place
-from attnproof.harness.model.program import Let, Line, Name, Script, do
+from attnproof.harness.model.program import Code, Line, Script
 from attnproof.harness.operations.shared.params import sequence_params
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
@@ -113,72 +113,55 @@ class _Machine(Machine):
 
 def _script(case: Case, _pattern: int) -> Script:
     encoder_decoder = bool(case.params.get("encoder_decoder"))
-    setup = [
-        Let("runner", do("make_runner", "ROCM_FLASH" if encoder_decoder else "FLASHINFER")),
-        Let("state", do("CommonAttentionState", Name("runner"))),
-        Let("graphs", {}),
-    ]
-    return Script(_IMPORTS, setup, tuple(_lines(case.params["steps"], encoder_decoder)))
+    setup = Code()
+    setup.runner = setup.make_runner("ROCM_FLASH" if encoder_decoder else "FLASHINFER")
+    setup.state = setup.CommonAttentionState(setup.runner)
+    setup.graphs = {}
+    lines = tuple(_lines(case.params["steps"], encoder_decoder))
+    return Script(_IMPORTS, setup.statements, lines)
 
 
 def _lines(steps: list[dict[str, Any]], encoder_decoder: bool) -> Iterator[Line]:
     most, sizes = 0, set[int]()  # rows of the capture (0 outside one) and of each graph
     for step in steps:
-        do, rows = step["do"], max(1, step.get("rows", 1))
+        code, do, rows = Code(), step["do"], max(1, step.get("rows", 1))
         if do == "begin":
             refused = bool(most) or rows > ROWS
-            yield _begin(rows, refused)
             most = most if refused else rows
-        elif do in ("end", "fail") and most:
-            yield _END if do == "end" else _FAIL
+            code.begun = code.state.graph_capture(rows)
+            code.begun.__enter__()
+            code.capture = code.begun
+            yield code.line(f"begin to capture up to {rows} rows", refused=refused)
+        elif do == "end" and most:
             most = 0
+            code.capture.__exit__(None, None, None)
+            yield code.line("end the capture")
+        elif do == "fail" and most:
+            most = 0
+            code.capture.__exit__(code.RuntimeError, code.RuntimeError("out of memory"), None)
+            yield code.line("an exception inside the capture")
         elif do == "graph":
-            yield _graph(rows, encoder_decoder, rows > most)
             sizes |= {rows} if rows <= most else set()
+            yield _graph(code, rows, encoder_decoder, rows > most)
         elif do == "prepare" and step["graph"] in sizes:
-            yield _prepare(step, encoder_decoder)
+            yield _prepare(code, step, encoder_decoder)
 
 
-_END = Line("end the capture", [do("capture.__exit__", None, None, None)])
-_OUT_OF_MEMORY = do("RuntimeError", "out of memory")
-_FAIL = Line(
-    "an exception inside the capture",
-    [do("capture.__exit__", Name("RuntimeError"), _OUT_OF_MEMORY, None)],
-)
+def _graph(code: Code, rows: int, encoder_decoder: bool, refused: bool) -> Line:
+    code.made = code.state.graph_capture_get_metadata_for_batch(rows, encoder_decoder)
+    code.clone = code.state.graph_clone(rows)
+    buffers = code.clone.get_graph_input_buffers(code.made, encoder_decoder)
+    code.graphs.update({rows: code.Graph(code.clone, buffers)})
+    return code.line(f"capture a graph of {rows} rows", refused=refused)
 
 
-def _begin(rows: int, refused: bool) -> Line:
-    statements = [
-        Let("begun", do("state.graph_capture", rows)),
-        do("begun.__enter__"),
-        Let("capture", Name("begun")),
-    ]
-    label = f"begin to capture up to {rows} rows"
-    return Line(f"{label}, which is refused" if refused else label, statements, raises=refused)
-
-
-def _graph(rows: int, encoder_decoder: bool, refused: bool) -> Line:
-    buffers = do("clone.get_graph_input_buffers", Name("made"), encoder_decoder)
-    statements = [
-        Let("made", do("state.graph_capture_get_metadata_for_batch", rows, encoder_decoder)),
-        Let("clone", do("state.graph_clone", rows)),
-        do("graphs.update", {rows: do("Graph", Name("clone"), buffers)}),
-    ]
-    label = f"capture a graph of {rows} rows"
-    return Line(f"{label}, which is refused" if refused else label, statements, raises=refused)
-
-
-def _prepare(step: dict[str, Any], encoder_decoder: bool) -> Line:
+def _prepare(code: Code, step: dict[str, Any], encoder_decoder: bool) -> Line:
     size, rows, width = step["graph"], max(1, step["rows"]), max(1, step["width"])
-    decodes = do("decodes", rows, width, max(_LOWEST, step["value"]))
-    prepare, buffers = "graph.clone.prepare_graph_input_buffers", Name("graph.buffers")
-    statements = [
-        Let("graph", do("graphs.get", size)),
-        do(prepare, buffers, decodes, encoder_decoder),
-    ]
-    refused = rows > size or width > BLOCKS
+    code.graph = code.graphs.get(size)
+    decodes = code.decodes(rows, width, max(_LOWEST, step["value"]))
+    code.graph.clone.prepare_graph_input_buffers(code.graph.buffers, decodes, encoder_decoder)
     label = f"a step of {rows} rows and {width} columns in the graph of {size}"
-    return Line(f"{label}, which is refused" if refused else label, statements, raises=refused)
+    return code.line(label, refused=rows > size or width > BLOCKS)
 
 
 def _observe(names: dict[str, Any]) -> Outputs:

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnproof.harness.model.program import Let, Line, Name, Script, do, import_names, run, source
+from attnproof.harness.model.program import (
+    Code,
+    Do,
+    Let,
+    Line,
+    Name,
+    Script,
+    import_names,
+    run,
+    source,
+)
 
 LITERALS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 KEYS = st.integers() | st.text()
@@ -21,7 +31,7 @@ VALUES = st.recursive(
         | st.lists(inner).map(tuple)
         | st.dictionaries(KEYS, inner)
         | st.just(Name("given.value"))
-        | st.builds(lambda args, last: do("pack", *args, last=last), st.lists(inner), inner)
+        | st.builds(lambda args, last: Do("pack", args, {"last": last}), st.lists(inner), inner)
     ),
 )
 
@@ -36,7 +46,7 @@ def names():
 
 @given(VALUES)
 def test_what_is_shown_is_what_is_run(value):
-    statements = [Let("made", value), Let("given.value", 8), do("given.calls.append", value)]
+    statements = [Let("made", value), Let("given.value", 8), Do("given.calls.append", (value,))]
     ran, shown = names(), names()
     run(statements, ran)
     exec(source(statements), shown)
@@ -45,16 +55,30 @@ def test_what_is_shown_is_what_is_run(value):
 
 
 def test_a_program_is_written_as_a_person_would():
-    statements = [
-        Let("row", do("batch.add_request", "a", [1, 2], 3)),
-        Let("engine.lists", {"a": (1,), 2: slice(0, 4)}),
-        do("build", Name("metadata.seq_lens"), do("cut", 1), out=Name("slots")),
-    ]
-    assert source(statements) == (
+    code, lens = Code(), [1, 2]
+    code.row = code.batch.add_request("a", lens, 3)
+    lens.clear()
+    code.engine.lists = {"a": (1,), 2: slice(0, 4)}
+    code.build(code.metadata.seq_lens, [code.cut(1)], out={1: code.slots})
+    code.tokens[0, 1:2] = code.tensor([7])
+    code.capture.__enter__()
+    assert code.line("steps").code == (
         "row = batch.add_request('a', [1, 2], 3)\n"
         "engine.lists = {'a': (1,), 2: slice(0, 4, None)}\n"
-        "build(metadata.seq_lens, cut(1), out=slots)"
+        "build(metadata.seq_lens, [cut(1)], out={1: slots})\n"
+        "tokens.__setitem__((0, slice(1, 2, None)), tensor([7]))\n"
+        "capture.__enter__()"
     )
+
+
+def test_equal_calls_are_separate_statements():
+    code = Code()
+    code.rows.append(code.pop())
+    code.pop()
+    code.first, code.second = code.pop(), code.pop()
+    lines = ["rows.append(pop())", "pop()", "first = pop()", "second = pop()"]
+    assert source(code.statements).splitlines() == lines
+    assert code.line("pop", refused=True)[::2] == ("pop, which is refused", True)
 
 
 def test_text_of_a_case_stays_text():
@@ -80,15 +104,17 @@ def test_only_literals_are_data(value):
 
 
 def test_every_run_has_lists_of_its_own():
-    statements = [Let("made", [[]]), do("made.append", 1)]
+    code = Code()
+    code.rows = [[]]
+    code.rows.append(1)
     for _ in range(2):
-        found = {}
-        run(statements, found)
-        assert found["made"] == [[], 1]
+        variables = {}
+        run(code.statements, variables)
+        assert variables["rows"] == [[], 1]
 
 
 def test_a_script_knows_its_names_and_imports_them():
-    lines = (Line("end", [do("call", [Name("other.part")], key={1: Name("third")})]),)
+    lines = (Line("end", [Do("call", ([Name("other.part")],), {"key": {1: Name("third")}})]),)
     script = Script({"pi": "math"}, [Let("made.at", 1)], lines)
     assert script.names == {"made", "call", "other", "third"}
     assert import_names(script) == {"pi": pytest.approx(3.1416, abs=1e-4)}

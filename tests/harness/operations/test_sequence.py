@@ -9,7 +9,7 @@ import pytest
 from attnproof import reference
 from attnproof.harness.model.call_kinds import Parts
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.program import Let, Line, Script, do, source
+from attnproof.harness.model.program import Do, Let, Line, Script, source
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.shared.sequence import SequenceCall, run_script, snippet
 from attnproof.harness.oracles import judge
@@ -23,14 +23,15 @@ def sequence(observe=lambda names: {"rows": names["rows"]}, *, isolated=False):
 
 def script(*statements, raises=()):
     lines = [
-        Line(f"step {source([one])}", [one], raises=i in raises) for i, one in enumerate(statements)
+        Line(f"step {source([each])}", [each], raises=number in raises)
+        for number, each in enumerate(statements)
     ]
     return Script(IMPORTS, [Let("rows", [])], tuple(lines))
 
 
 IMPORTS = {"environ": "os", "_exit": "os", "truediv": "operator", "exit": "sys"}
 NO_PARTS = Parts({}, ())
-APPEND = do("rows.append", 1)
+APPEND = Do("rows.append", (1,))
 
 
 def test_each_step_is_recorded_as_it_was_when_it_ended():
@@ -40,7 +41,7 @@ def test_each_step_is_recorded_as_it_was_when_it_ended():
 
 
 def test_a_sequence_continues_after_the_error_of_malformed_input():
-    steps = script(do("rows.index", 7), APPEND, raises={0})
+    steps = script(Do("rows.index", (7,)), APPEND, raises={0})
     transcript = run_script(sequence(), NO_PARTS, steps)
     assert [step["raises"] for step in transcript.steps] == ["ValueError", None]
 
@@ -48,9 +49,9 @@ def test_a_sequence_continues_after_the_error_of_malformed_input():
 @pytest.mark.parametrize(
     ("call", "kind"),
     [
-        (do("truediv", 1, 0), "ZeroDivisionError"),
-        (do("exit"), "SystemExit"),
-        (do("rows.lost"), "AttributeError"),
+        (Do("truediv", (1, 0)), "ZeroDivisionError"),
+        (Do("exit"), "SystemExit"),
+        (Do("rows.lost"), "AttributeError"),
     ],
 )
 def test_an_error_on_good_input_ends_the_sequence(call, kind):
@@ -68,15 +69,15 @@ def test_a_state_that_cannot_be_read_ends_the_sequence():
 
 def test_an_isolated_sequence_does_not_change_the_process():
     before = dict(os.environ)
-    count = do("rows.append", do("environ.__len__"))
-    steps = script(do("environ.update", {"LEFT_BEHIND": "yes"}), count)
+    count = Do("rows.append", (Do("environ.__len__"),))
+    steps = script(Do("environ.update", ({"LEFT_BEHIND": "yes"},)), count)
     transcript = run_script(sequence(isolated=True), NO_PARTS, steps)
     assert transcript.steps[-1]["rows"] == [len(before) + 1]
     assert dict(os.environ) == before
 
 
 def test_an_isolated_sequence_that_exits_has_an_error():
-    transcript = run_script(sequence(isolated=True), NO_PARTS, script(do("_exit", 3)))
+    transcript = run_script(sequence(isolated=True), NO_PARTS, script(Do("_exit", (3,))))
     assert transcript.steps == []
     assert transcript.error is not None
 
