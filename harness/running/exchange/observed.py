@@ -1,207 +1,44 @@
-"""Calls of a candidate on one case, as its process reports them."""
+"""Calls of a candidate on one case, as the report of its process shows them to the judge."""
 
 from __future__ import annotations
 
-import builtins
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import torch
 
-from attnproof.harness.backports import BaseExceptionGroup
 from attnproof.harness.model.call import Call
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place, by_place
-from attnproof.harness.model.text import text_of, utf8
-from attnproof.harness.oracles import cost
-from attnproof.harness.oracles.attempt import Attempt, Change
+from attnproof.harness.oracles.attempt import Attempt
 from attnproof.harness.oracles.late_copies import LateCall
-from attnproof.harness.oracles.later_calls import Kept, Overwritten
+from attnproof.harness.oracles.later_calls import Overwritten
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running.exchange.memory import SharedMemory
-from attnproof.harness.running.exchange.values import Block, Plain, Reader, TensorData, Writer
-from attnproof.reference.interface import MetadataError
+from attnproof.harness.running.exchange.reports import AttemptData, Observed, exception
+from attnproof.harness.running.exchange.values import Reader
 
-_MOST_LOG = 20_000
-"""Most characters of a traceback."""
-_MOST_CAUSES = 5
-_MORE_CALLS = 3
-"""Further calls before an earlier result is looked at again: buffers may take turns."""
-
-
-class ErrorData(msgspec.Struct, frozen=True, array_like=True):
-    """An exception that a candidate raised."""
-
-    classes: list[str]
-    """Its class and the classes above, as "module.name"."""
-    text: str
-    shown: str
-    """Its text with its class."""
-    field: str | None
-    """Field that a MetadataError names."""
-    cause: ErrorData | None
-
-
-class AttemptData(msgspec.Struct, frozen=True, array_like=True):
-    """One call of a candidate."""
-
-    arena: int
-    """Number of blocks that are the arena's buffers; they come first."""
-    blocks: list[Block]
-    tensors: list[TensorData]
-    returned: list[tuple[Plain, Plain]]
-    """Keys and values of the outputs."""
-    error: ErrorData | None
-    malformed: str
-    log: str
-    stray_writes: int
-    unwaited_copies: bool
-    changes: list[tuple[str, str, bool]]
-    observed: Plain
-    modified: str
-    shared: str
-    left_out: list[str]
-
-
-class LateData(msgspec.Struct, frozen=True, array_like=True):
-    """A call with late copies."""
-
-    copies: int
-    may_wait: bool
-    source_changed: bool
-    attempt: AttemptData
-
-
-class Observed(msgspec.Struct, frozen=True, tag=True):
-    """All calls on one case."""
-
-    case_id: str
-    used: int
-    """Bytes of the shared memory that hold data."""
-    first: AttemptData
-    again: AttemptData | None
-    poisoned: AttemptData | None
-    unwaited: AttemptData | None
-    late: LateData | None
-    printed: str
-    """Text that the calls wrote to standard output."""
-    has_children: bool
-    """True if the process has children after the calls."""
-    forked: bool = False
-    """True if a forked copy of the process returned from a call."""
-    overwritten: tuple[Plain, str, str, str] | None = None
-    """Result of the call before that this call has changed, as the fields of `Overwritten`."""
+_COPIED = (
+    "malformed",
+    "log",
+    "stray_writes",
+    "unwaited_copies",
+    "changes",
+    "modified",
+    "shared",
+    "left_out",
+)
+"""Fields of an attempt that its report has as they are."""
 
 
 class ForgedReportError(Exception):
     """A report that no `Observer` made."""
-
-
-class Observer:
-    """Maker of the report on one case, in the candidate's process."""
-
-    def __init__(
-        self, trial: Trial, memory: SharedMemory, end_forked: Callable[[], None] = lambda: None
-    ) -> None:
-        """`end_forked` ends this process if it is not the one that was asked."""
-        self._trial = trial
-        self._memory = memory
-        self._end_forked = end_forked
-
-    @counted(Phase.OBSERVE)
-    def observe(self, *, once: bool, repeated: bool, poisoned: bool) -> dict[str, Any]:
-        """Make the calls that the oracles judge; return the fields of the report.
-
-        With `once` only the first call is made, without `repeated` not the second one, and
-        without `poisoned` not the one with the other poison pattern.
-        """
-        trial, found = self._trial, dict.fromkeys(("again", "poisoned", "unwaited", "late"))
-        self._memory.clear()
-        ended = trial.first.error is not None or trial.first.malformed
-        judged = not (once or trial.case.fault or ended)
-        again = trial.again if judged and repeated else None
-        late = trial.late if judged and again and not (again.error or again.malformed) else None
-        self._end_forked()
-        # To format a traceback takes longer than a call with malformed input.
-        logged = once or not trial.case.fault
-        # Now, as the calls below may change memory that the results share.
-        report: dict[str, Any] = found | {"first": self._attempt(trial.first, logged=logged)}
-        if again is not None:
-            report["again"] = self._attempt(again, judged_inputs=False)
-        if late is not None:
-            made = Attempt(Call({}), outputs=late.outputs, error=late.error)
-            report["late"] = LateData(
-                late.copies, late.may_wait, late.source_changed, self._attempt(made)
-            )
-        if poisoned and (judged or (trial.case.fault and not once)):
-            made = trial.poisoned
-            self._end_forked()
-            report["poisoned"] = self._attempt(made, logged=logged)
-        if judged and cost.checks(trial):
-            made = trial.unwaited  # only whether it raised is judged
-            report["unwaited"] = self._attempt(Attempt(Call({}), error=made.error))
-        return report | {"case_id": trial.case.id, "used": self._memory.used}
-
-    @counted(Phase.OBSERVE)
-    def observe_after(self, earlier: Trial, *, in_place: bool) -> dict[str, Any]:
-        """Make the call of `earlier` and then those of the trial; return the report's fields.
-
-        With `in_place` the second call gets the tensors, dicts and lists of the first one, filled
-        anew: results of the first may be views of them.
-        """
-        self._memory.clear()
-        kept = Kept(earlier)
-        self._trial.earlier = earlier.first.call if in_place else None
-        made = self._trial.first
-        if not in_place:
-            self._trial.repeat(_MORE_CALLS)
-        found = None if in_place else kept.overwritten()
-        self._end_forked()
-        report: dict[str, Any] = dict.fromkeys(("again", "poisoned", "unwaited", "late"))
-        report["first"] = self._attempt(made)
-        if found is not None:
-            place, *texts = found
-            report["overwritten"] = (Writer([]).write(place), *map(utf8, texts))
-        return report | {"case_id": self._trial.case.id, "used": self._memory.used}
-
-    def _attempt(
-        self, made: Attempt, *, logged: bool = True, judged_inputs: bool = True
-    ) -> AttemptData:
-        arena = made.call.arena.buffers if made.call.arena and judged_inputs else []
-        writer = Writer(arena)
-        malformed, before = made.malformed, self._memory.used
-        outputs = made.returned or made.outputs
-        returned = [(writer.write(key), writer.write(value)) for key, value in outputs.items()]
-        observed = writer.write(made.call.observed)
-        try:
-            blocks, tensors = writer.blocks(self._memory)
-        except MemoryError:
-            self._memory.clear(before)
-            malformed, returned = "more bytes than can be judged", []
-            blocks, tensors = Writer(arena).blocks(self._memory)
-        return AttemptData(
-            len(arena),
-            blocks,
-            tensors,
-            returned,
-            None if made.error is None else _error_data(made.error),
-            utf8(malformed),
-            utf8(made.log)[-_MOST_LOG:] if logged else "",
-            made.stray_writes,
-            made.unwaited_copies,
-            [(change.name, change.text, change.allowed) for change in made.changes],
-            observed,
-            utf8(made.modified),
-            utf8(made.shared),
-            list(map(utf8, made.left_out)),
-        )
 
 
 class ObservedTrial(Trial):
@@ -267,18 +104,18 @@ class ObservedTrial(Trial):
     @cached_property
     def again(self) -> Attempt:
         """The candidate's second call, on equal input."""
-        return self._made(self._report.again)
+        return self._attempt_of(self._report.again)
 
     @cached_property
     def poisoned(self) -> Attempt:
         """The candidate's call with the other poison pattern."""
         data = self._report.poisoned
-        return self._made(None) if data is None else self._with_call(data, 1)
+        return self._attempt_of(None) if data is None else self._with_call(data, 1)
 
     @cached_property
     def unwaited(self) -> Attempt:
         """The candidate's call in which a wait for the device is an error."""
-        return self._made(self._report.unwaited)
+        return self._attempt_of(self._report.unwaited)
 
     @cached_property
     def late(self) -> LateCall | None:
@@ -286,8 +123,10 @@ class ObservedTrial(Trial):
         data = self._report.late
         if data is None:
             return None
-        made = self._made(data.attempt)
-        return LateCall(data.copies, data.may_wait, data.source_changed, made.outputs, made.error)
+        attempt = self._attempt_of(data.attempt)
+        return LateCall(
+            data.copies, data.may_wait, data.source_changed, attempt.outputs, attempt.error
+        )
 
     @property
     def _report(self) -> Observed:
@@ -322,7 +161,7 @@ class ObservedTrial(Trial):
         return call if all(same) else None
 
     @counted(Phase.RECEIVE)
-    def _made(self, data: AttemptData | None) -> Attempt:
+    def _attempt_of(self, data: AttemptData | None) -> Attempt:
         if data is None:
             raise ForgedReportError("a report without a call that was asked for")
         return self._read(data, [])
@@ -335,72 +174,29 @@ class ObservedTrial(Trial):
     ) -> Attempt:
         """Return the attempt; tensors in the arena are views of `buffers` if there are any."""
         call = call or Call({})
-        made = Attempt(call)
+        attempt = Attempt(call)
         try:
             reader = Reader([*buffers, *self._blocks(data)[len(buffers) :]], data.tensors)
             call.observed = reader.read(data.observed)
-            made.returned = {reader.read(key): reader.read(value) for key, value in data.returned}
-            made.outputs = by_place(made.returned)
-            made.error = None if data.error is None else _error(data.error)
+            attempt.returned = {
+                reader.read(key): reader.read(value) for key, value in data.returned
+            }
+            attempt.outputs = by_place(attempt.returned)
+            attempt.error = None if data.error is None else exception(data.error)
         except (ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:
             raise ForgedReportError(str(error)) from error
-        made.malformed, made.log = data.malformed, data.log
-        made.stray_writes, made.unwaited_copies = data.stray_writes, data.unwaited_copies
-        made.modified, made.left_out = data.modified, tuple(data.left_out)
-        made.shared = data.shared
-        made.changes = tuple(Change(*change) for change in data.changes)
-        return made
+        for name in _COPIED:
+            setattr(attempt, name, getattr(data, name))
+        return attempt
 
 
 def _typed(arena: list[torch.Tensor], call: Call) -> list[torch.Tensor]:
     """Return the bytes of each buffer of the call's arena as elements of its dtype."""
     try:
         pairs = zip(arena, call.arena.buffers, strict=True)
-        found = [data.view(buffer.dtype).to(buffer.device) for data, buffer in pairs]
-        if any(one.shape != b.shape for one, b in zip(found, call.arena.buffers, strict=True)):
+        typed = [data.view(buffer.dtype).to(buffer.device) for data, buffer in pairs]
+        if [data.shape for data in typed] != [buffer.shape for buffer in call.arena.buffers]:
             raise ValueError("an arena of another size")
     except (ValueError, RuntimeError) as error:
         raise ForgedReportError(str(error)) from error
-    return found
-
-
-def _error_data(error: BaseException, depth: int = 0) -> ErrorData:
-    try:
-        return _readable_error(error, depth)
-    except Exception:  # its class forbids the look
-        text = "an exception that cannot be read"
-        return ErrorData(["builtins.Exception"], text, text, None, None)
-
-
-def _readable_error(error: BaseException, depth: int) -> ErrorData:
-    kind = type(error)
-    cause = error.__cause__ or error.__context__
-    return ErrorData(
-        [f"{each.__module__}.{each.__name__}" for each in kind.__mro__],
-        text_of(error, str),
-        text_of(error),
-        text_of(error.field, str) if isinstance(error, MetadataError) else None,
-        _error_data(cause, depth + 1) if cause is not None and depth < _MOST_CAUSES else None,
-    )
-
-
-def _error(data: ErrorData) -> BaseException:
-    """Return an exception that looks like the candidate's, of the nearest class known here."""
-    base = next(filter(None, map(_known_class, data.classes)))
-    members = {"__str__": lambda _: data.text, "__repr__": lambda _: data.shown}
-    kind: type[BaseException] = type(data.classes[0].rpartition(".")[2], (base,), members)
-    error = kind.__new__(kind)
-    if isinstance(error, MetadataError):
-        error.field = data.field or ""
-    error.__cause__ = None if data.cause is None else _error(data.cause)
-    return error
-
-
-def _known_class(name: str) -> type[BaseException] | None:
-    if name == f"{MetadataError.__module__}.{MetadataError.__name__}":
-        return MetadataError
-    found = getattr(builtins, name.removeprefix("builtins."), None)
-    if isinstance(found, type) and issubclass(found, BaseException):
-        # A group cannot be made without its parts.
-        return None if issubclass(found, BaseExceptionGroup) else found
-    return None
+    return typed

@@ -35,11 +35,8 @@ from attnproof.harness.oracles import call_once, judge, later_calls
 from attnproof.harness.oracles.later_calls import copied
 from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.errors import InfrastructureError
-from attnproof.harness.running.exchange.observed import (
-    ForgedReportError,
-    Observed,
-    ObservedTrial,
-)
+from attnproof.harness.running.exchange.observed import ForgedReportError, ObservedTrial
+from attnproof.harness.running.exchange.reports import Observed
 from attnproof.harness.running.interface_choice import Fitting, with_reported_interface
 from attnproof.harness.running.task.candidate_process import (
     CandidateProcess,

@@ -41,7 +41,8 @@ from attnproof.harness.running.candidates import (
     withheld,
 )
 from attnproof.harness.running.exchange.memory import SharedMemory
-from attnproof.harness.running.exchange.observed import Observed, Observer
+from attnproof.harness.running.exchange.observer import Observer
+from attnproof.harness.running.exchange.reports import Observed
 from attnproof.harness.running.extras import required_by
 from attnproof.harness.running.interface_choice import interface_to_adapt, with_named_interface
 from attnproof.harness.running.processes.channel import FORKED_STATUS, Channel, messages

@@ -75,7 +75,7 @@ ATTACKS = (
         "trial",
         """
         from attnproof.harness.oracles.trial import Trial
-        from attnproof.harness.running.exchange.observed import Observer
+        from attnproof.harness.running.exchange.observer import Observer
         for kind in (Trial, Observer):
             for key, value in [*vars(kind).items()]:
                 if callable(value) and not key.startswith("__"):
