@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from attnproof.reference.checks.common import check_int
-from attnproof.reference.checks.mm_prefix import Ranges, check_query_ranges, check_ranges
+from attnproof.reference.checks.mm_prefix import Ranges, check_ranges
 
-from .checking import checks
+from .checking import check_call, checks
 from .dispatch import staging, upload
 
 __all__ = [
@@ -31,7 +31,7 @@ def fill_mm_prefix_query_ranges(
     tokens. SPEC.md section 11.
     """
     if _checked:
-        check_query_ranges(out, mm_prefix_range, query_start_loc_cpu, seq_lens_cpu)
+        check_call("fill_mm_prefix_query_ranges", **locals())
     if not mm_prefix_range:
         return 0
     offsets, seq_lens = query_start_loc_cpu.numpy(), seq_lens_cpu.numpy()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 import torch
 
 from .checks.common import check_int
-from .checks.mm_prefix import Ranges, check_query_ranges, check_ranges
+from .checks.mm_prefix import Ranges, check_ranges
+from .definition.definition import operation
+from .definition.roles import Array, Object
+from .interface import MetadataError
 
 __all__ = [
     "compute_mm_prefix_range_tensor",
@@ -14,11 +19,25 @@ __all__ = [
 ]
 
 
+def _fit(
+    operation: str, out: np.ndarray, mm_prefix_range: Ranges | None, sizes: dict[str, int]
+) -> None:
+    """Require a buffer with room for each token, and ranges of rows of the batch."""
+    if out.dtype != np.int32 or out.ndim != 2 or out.shape[1] != 2 or not out.flags.writeable:
+        writeable = "" if out.flags.writeable else "read-only "
+        given = f"{writeable}{out.dtype} of shape {out.shape}"
+        raise MetadataError(operation, "out", given, "writable int32 of shape (tokens, 2)")
+    if len(out) < sizes["T"]:
+        raise MetadataError(operation, "out", f"of length {len(out)}", f"at least {sizes['T']}")
+    check_ranges(operation, mm_prefix_range, sizes["R"])
+
+
+@operation(requires=(_fit,))
 def fill_mm_prefix_query_ranges(
-    out: np.ndarray,
-    mm_prefix_range: Ranges | None,
-    query_start_loc_cpu: torch.Tensor,
-    seq_lens_cpu: torch.Tensor,
+    out: Annotated[np.ndarray, Object()],
+    mm_prefix_range: Annotated[Ranges, Object()] | None,
+    query_start_loc_cpu: Annotated[torch.Tensor, Array("query offsets", on_cpu=True)],
+    seq_lens_cpu: Annotated[torch.Tensor, Array("sequence lengths", on_cpu=True)],
 ) -> int:
     """Write the range that each query token lies in; return the number of rows written.
 
@@ -30,7 +49,6 @@ def fill_mm_prefix_query_ranges(
     write nothing. Raise MetadataError for a row that does not exist, ranges that overlap, a
     buffer that is too small, and malformed lengths. SPEC.md section 11.
     """
-    check_query_ranges(out, mm_prefix_range, query_start_loc_cpu, seq_lens_cpu)
     offsets, seq_lens = query_start_loc_cpu.tolist(), seq_lens_cpu.tolist()
     rows = []
     for r, seq_len in enumerate(seq_lens):

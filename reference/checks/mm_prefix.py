@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import numpy as np
-import torch
-
 from ..interface.errors import MetadataError
-from .common import check_cpu, check_int, check_length, check_offsets, check_tensor
+from .common import check_int
 
 Ranges = dict[int, list[tuple[int, int]]]
 """Inclusive ranges (start, end) of prompt positions, by row."""
@@ -48,33 +45,3 @@ def _check_pairs(operation: str, field: str, pairs: list[tuple[int, int]]) -> No
         if next_start <= end:
             given = f"{start}..{end} and {next_start}..{next_end}"
             raise MetadataError(operation, field, given, "ranges that do not overlap")
-
-
-def check_query_ranges(
-    out: np.ndarray,
-    ranges: Ranges | None,
-    query_start_loc: torch.Tensor,
-    seq_lens: torch.Tensor,
-) -> None:
-    """Require valid arguments of `fill_mm_prefix_query_ranges`."""
-    operation = "fill_mm_prefix_query_ranges"
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"{operation}: out is {type(out).__name__}, expected numpy.ndarray")
-    if out.dtype != np.int32 or out.ndim != 2 or out.shape[1] != 2 or not out.flags.writeable:
-        writeable = "" if out.flags.writeable else "read-only "
-        given = f"{writeable}{out.dtype} of shape {out.shape}"
-        raise MetadataError(operation, "out", given, "writable int32 of shape (tokens, 2)")
-    check_tensor(operation, "query_start_loc_cpu", query_start_loc, 1)
-    check_cpu(operation, "query_start_loc_cpu", query_start_loc)
-    check_offsets(operation, "query_start_loc_cpu", query_start_loc)
-    rows, tokens = query_start_loc.shape[0] - 1, int(query_start_loc[-1])
-    check_tensor(operation, "seq_lens_cpu", seq_lens, 1)
-    check_length(operation, "seq_lens_cpu", seq_lens, rows)
-    check_cpu(operation, "seq_lens_cpu", seq_lens)
-    for row, shorter in enumerate((seq_lens < query_start_loc.diff()).tolist()):
-        if shorter:
-            expected = "at least the query length"
-            raise MetadataError(operation, f"seq_lens_cpu[{row}]", int(seq_lens[row]), expected)
-    if out.shape[0] < tokens:
-        raise MetadataError(operation, "out", f"of length {out.shape[0]}", f"at least {tokens}")
-    check_ranges(operation, ranges, rows)

@@ -26,9 +26,11 @@ from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.harness.operations.shared.params import Few, Params
+from attnproof.reference import fill_mm_prefix_query_ranges as fill_reference
 
 FILL, COMPUTE = "fill_mm_prefix_query_ranges", "compute_mm_prefix_range_tensor"
 _RANGES = "mm_prefix_range"
@@ -260,24 +262,23 @@ def _compute_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
             return
 
 
+def _has_tokens(case: Case) -> bool:
+    return case.num_tokens > 0
+
+
+def _has_rows(case: Case) -> bool:
+    return case.num_requests > 0 or case.params.get("rows", 0) > 0
+
+
 def _overlapping(ranges: Ranges | None) -> Ranges:
     return (ranges or {}) | {0: [(1, 3), (3, 5)]}
 
 
 _RANGE_FAULTS = {
-    "ranges that overlap": Fault(
-        _RANGES,
-        _overlapping,
-        applies=lambda case: case.num_requests > 0 or case.params.get("rows", 0) > 0,
-    ),
+    "ranges that overlap": Fault(_RANGES, _overlapping, applies=_has_rows),
     "range of a row that does not exist": wrong_value(_RANGES, {10**6: [(0, 1)]}),
     "range of a negative row": wrong_value(_RANGES, {-1: [(0, 1)]}),
-    "range that begins before 0": Fault(
-        _RANGES,
-        lambda _: {0: [(-1, 2)]},
-        applies=lambda case: case.num_requests > 0 or case.params.get("rows", 0) > 0,
-    ),
-    "ranges of another type": wrong_type(_RANGES),
+    "range that begins before 0": Fault(_RANGES, lambda _: {0: [(-1, 2)]}, applies=_has_rows),
 }
 
 
@@ -292,23 +293,17 @@ fill_mm_prefix_query_ranges = Operation(
         cases=_fill_cases,
         boundaries=_fill_boundaries,
         from_batch=lambda batch: [_fill_case(batch, _step_ranges(batch), 3)],
-        faults={
-            **_RANGE_FAULTS,
-            "buffer of too few rows": Fault(
-                "out", lambda out: out[:0], applies=lambda case: case.num_tokens > 0
-            ),
+        faults=faults_of(fill_reference, _prepare_fill)
+        | _RANGE_FAULTS
+        | {
+            "buffer of too few rows": Fault("out", lambda out: out[:0], applies=_has_tokens),
             "int64 buffer": Fault("out", lambda out: out.astype(np.int64)),
             "flat buffer": Fault("out", np.ndarray.flatten),
-            "buffer of another type": wrong_type("out"),
-            "offsets that do not start at 0": Fault(_OFFSETS, lambda offsets: offsets + 1),
-            "float lengths": Fault("seq_lens_cpu", torch.Tensor.float),
-            "lengths of another batch": Fault(
-                "seq_lens_cpu", lambda lengths: torch.cat([lengths, lengths.new_zeros(1)])
-            ),
             "sequence shorter than its query": Fault(
                 "seq_lens_cpu",
-                lambda lengths: lengths - lengths - 1,
-                applies=lambda case: case.num_requests > 0,
+                lambda _, offsets: offsets.diff() - 1,
+                applies=_has_tokens,
+                given=(_OFFSETS,),
             ),
         },
     ),
@@ -331,7 +326,11 @@ compute_mm_prefix_range_tensor = Operation(
         cases=_compute_cases,
         boundaries=_compute_boundaries,
         from_batch=_compute_steps,
-        faults={**_RANGE_FAULTS, "negative number of sequences": wrong_value("num_seqs", -1)},
+        faults=_RANGE_FAULTS
+        | {
+            "ranges of another type": wrong_type(_RANGES),
+            "negative number of sequences": wrong_value("num_seqs", -1),
+        },
     ),
     call=FunctionCall(prepare=_prepare_compute, outputs=_compute_outputs),
     contract=Contract(invariants=_compute_invariants),
