@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .bisection import first_step, row_of
 from .versions import metadata_kernel
 
 _BLOCK = 512
@@ -28,19 +29,10 @@ def _append_positions_kernel(
 ):
     """Program b: tokens [b * BLOCK, (b + 1) * BLOCK), their requests and then their positions.
 
-    The request of a token is the last one that starts at or before it, found by bisection:
-    `first_step` is the largest power of two not above R. Bound by the latency of those
-    log2(R) loads, then by the 8 bytes written per token.
+    Bound by the latency of `row_of`, then by the 8 bytes written per token.
     """
     token = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    request = tl.zeros([BLOCK], tl.int64)
-    step = first_step
-    while step > 0:
-        later = request + step
-        exists = later <= num_reqs
-        begin = tl.load(indptr + later * indptr_stride, mask=exists, other=0)
-        request = tl.where(exists & (begin <= token), later, request)
-        step = step // 2
+    request = row_of(token, indptr, indptr_stride, 0, first_step, num_reqs)
     appended = request < num_reqs
     end = tl.load(indptr + (request + 1) * indptr_stride, mask=appended, other=0)
     seq_len = tl.load(seq_lens + request * seq_lens_stride, mask=appended, other=0)
@@ -63,7 +55,7 @@ def write_append_positions(indptr: torch.Tensor, seq_lens: torch.Tensor, out: to
             seq_lens.stride(0),
             out,
             num_reqs,
-            1 << num_reqs.bit_length() >> 1,
+            first_step(num_reqs),
             length,
             BLOCK=_BLOCK,
         )

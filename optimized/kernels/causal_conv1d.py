@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .bisection import first_step, row_of
 from .versions import metadata_kernel
 
 _BLOCK = 512
@@ -26,19 +27,10 @@ def _write_pointers_kernel(
     """Program b: entries [b * BLOCK, (b + 1) * BLOCK) of both pointers.
 
     `first_program` (R+1) int64 is the first program of each request, then the number of
-    programs. The request of an entry is the last one that starts at or before it, found by
-    bisection: `first_step` is the largest power of two not above R. Bound by the latency of
-    those log2(R) loads, then by the 8 bytes written per entry.
+    programs. Bound by the latency of `row_of`, then by the 8 bytes written per entry.
     """
     entry = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    request = tl.zeros([BLOCK], tl.int64)
-    step = first_step
-    while step > 0:
-        later = request + step
-        exists = later <= num_reqs
-        begin = tl.load(first_program + later, mask=exists, other=0)
-        request = tl.where(exists & (begin <= entry), later, request)
-        step = step // 2
+    request = row_of(entry, first_program, 1, 0, first_step, num_reqs)
     is_program = request < num_reqs
     number = entry - tl.load(first_program + request, mask=is_program, other=0)
     in_bounds = entry < length
@@ -54,7 +46,7 @@ def write_pointers(first_program: torch.Tensor, pointers: torch.Tensor) -> None:
             first_program,
             pointers,
             num_reqs,
-            1 << num_reqs.bit_length() >> 1,
+            first_step(num_reqs),
             length,
             BLOCK=_BLOCK,
         )

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .bisection import first_step, row_of
 from .versions import metadata_kernel
 
 _BLOCK = 256
@@ -49,21 +50,12 @@ def _expand_inputs_kernel(
 ):
     """Program b: outputs [b * BLOCK, (b + 1) * BLOCK).
 
-    Row r begins at its offset + r * (slots - SHIFT). The row of an output is the last one
-    that begins at or before it, found by bisection: `first_step` is the largest power of two
-    not above R. Bound by the latency of those log2(R) loads, then by the 26 bytes written
-    per output.
+    Row r begins at its offset + r * (slots - SHIFT). Bound by the latency of `row_of`, then by
+    the 26 bytes written per output.
     """
     out = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     more = slots - SHIFT
-    row = tl.zeros([BLOCK], tl.int64)
-    step = first_step
-    while step > 0:
-        later = row + step
-        exists = later <= num_reqs
-        begin = tl.load(offsets + later * offsets_stride, mask=exists, other=0) + later * more
-        row = tl.where(exists & (begin <= out), later, row)
-        step = step // 2
+    row = row_of(out, offsets, offsets_stride, more, first_step, num_reqs)
     exists = (out < num_outputs) & (row < num_reqs)
     first = tl.load(offsets + row * offsets_stride, mask=exists, other=0).to(tl.int64)
     stop = tl.load(offsets + (row + 1) * offsets_stride, mask=exists, other=0).to(tl.int64)
@@ -128,7 +120,7 @@ def expand_inputs_on_device(
         _expand_inputs_kernel[(triton.cdiv(num_outputs, _BLOCK),)](
             *(part for vector in vectors for part in (vector, vector.stride(0))),
             num_reqs,
-            1 << num_reqs.bit_length() >> 1,
+            first_step(num_reqs),
             num_outputs,
             slots,
             padding_token_id,

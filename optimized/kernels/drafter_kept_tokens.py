@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .bisection import first_step, row_of
 from .versions import metadata_kernel
 
 _BLOCK = 256
@@ -33,10 +34,8 @@ def _keep_tokens_kernel(
 ):
     """Program b: rows and kept tokens [b * BLOCK, (b + 1) * BLOCK).
 
-    `starts` (R+1) are the offsets of the kept tokens. The request of a token is the last one
-    that starts at or before it, found by bisection: `first_step` is the largest power of two
-    not above R. Bound by the latency of those log2(R) loads, then by the 24 bytes moved per
-    token.
+    `starts` (R+1) are the offsets of the kept tokens. Bound by the latency of `row_of`, then by
+    the 24 bytes moved per token.
     """
     token = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     is_row = token < num_reqs
@@ -48,14 +47,7 @@ def _keep_tokens_kernel(
     length = tl.load(seq_lens + token * seq_lens_stride, mask=is_row, other=0)
     tl.store(out_seq_lens + token, length - (query - kept), mask=is_row)
 
-    request = tl.zeros([BLOCK], tl.int64)
-    step = first_step
-    while step > 0:
-        later = request + step
-        exists = later <= num_reqs
-        begin = tl.load(starts + later, mask=exists, other=0)
-        request = tl.where(exists & (begin <= token), later, request)
-        step = step // 2
+    request = row_of(token, starts, 1, 0, first_step, num_reqs)
     is_token = token < num_tokens
     start = tl.load(starts + request, mask=is_token, other=0)
     first = tl.load(offsets + request * offsets_stride, mask=is_token, other=0)
@@ -96,7 +88,7 @@ def keep_tokens_on_device(
                 indices,
                 out_slots,
                 num_reqs,
-                1 << num_reqs.bit_length() >> 1,
+                first_step(num_reqs),
                 num_tokens,
                 BLOCK=_BLOCK,
             )

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .bisection import first_step, row_of
 from .versions import metadata_kernel
 
 _BLOCK = 256
@@ -37,19 +38,11 @@ def _new_slots_kernel(
 ):
     """Program b: slots [b * BLOCK, (b + 1) * BLOCK).
 
-    Row r begins at its offset + r * more. The row of a token is the last one that begins at
-    or before it, found by bisection: `first_step` is the largest power of two not above R.
-    Bound by the latency of those log2(R) loads, then of position and block id.
+    Row r begins at its offset + r * more. Bound by the latency of `row_of`, then of position
+    and block id.
     """
     token = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    request = tl.zeros([BLOCK], tl.int64)
-    step = first_step
-    while step > 0:
-        later = request + step
-        exists = later <= num_reqs
-        begin = tl.load(offsets + later * offsets_stride, mask=exists, other=0) + later * more
-        request = tl.where(exists & (begin <= token), later, request)
-        step = step // 2
+    request = row_of(token, offsets, offsets_stride, more, first_step, num_reqs)
     exists = token < num_slots
     live = exists & (request < num_reqs)
     position = tl.load(positions + token * positions_stride, mask=live, other=0).to(tl.int64)
@@ -89,7 +82,7 @@ def new_slots_on_device(
             rejected.stride(0),
             out,
             num_reqs,
-            1 << num_reqs.bit_length() >> 1,
+            first_step(num_reqs),
             width,
             more,
             max_model_len,

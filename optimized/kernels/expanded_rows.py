@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
-from .pointers import first_step, row_of
+from .bisection import first_step, row_of
 from .versions import metadata_kernel
 
 _BLOCK = 256
@@ -31,7 +31,7 @@ def _expanded_rows_kernel(
     Bound by the latency of the bisection's log2(R) loads.
     """
     logit = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    row = row_of(logit, cu_num_logits, first_step, num_reqs)
+    row = row_of(logit, cu_num_logits, 1, 0, first_step, num_reqs)
     found = (row < num_reqs) & (logit < num_logits)
     offset = tl.load(cu_num_logits + row, mask=found, other=0)
     tl.store(slots + logit, tl.load(idx_mapping + row, mask=found, other=0), mask=found)

@@ -8,7 +8,8 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
-from .pointers import first_step, int32_pointer, row_of
+from .bisection import first_step, row_of
+from .pointers import int32_pointer
 from .versions import metadata_kernel
 
 _BLOCK = 512
@@ -44,7 +45,7 @@ def _group_slots_kernel(
     """
     group = tl.program_id(1).to(tl.int64)
     token = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    row = row_of(token, query_start_loc, first_step, num_reqs)
+    row = row_of(token, query_start_loc, 1, 0, first_step, num_reqs)
     in_batch = (row < num_reqs) & (token < num_slots)
     slot = tl.load(idx_mapping + row, mask=in_batch, other=-1).to(tl.int64)
     position = tl.load(positions + token, mask=in_batch, other=0).to(tl.int64)

@@ -8,8 +8,7 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
-from .slot_mapping import first_step as first_step_of
-from .slot_mapping import requests_of
+from .bisection import first_step, row_of
 from .versions import metadata_kernel
 
 _BLOCK = 512
@@ -46,7 +45,7 @@ def _rank_slot_mapping_kernel(
     shifts and products. Bound like the kernel of one rank.
     """
     token = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    request = requests_of(query_start_loc, query_start_loc_stride, num_reqs, first_step, token)
+    request = row_of(token, query_start_loc, query_start_loc_stride, 0, first_step, num_reqs)
     in_batch = (request < num_reqs) & (token < num_slots)
     begin = tl.load(query_start_loc + request * query_start_loc_stride, mask=in_batch, other=0)
     computed = tl.load(num_computed + request * num_computed_stride, mask=in_batch, other=0)
@@ -96,7 +95,7 @@ def write_rank_slots(
             out,
             out.stride(0),
             num_reqs,
-            first_step_of(num_reqs),
+            first_step(num_reqs),
             width,
             num_slots,
             rank,

@@ -8,28 +8,11 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
+from .bisection import first_step, row_of
 from .versions import metadata_kernel
 
 _BLOCK = 512
 """Tokens per program."""
-
-
-@triton.jit
-def requests_of(query_start_loc, query_start_loc_stride, num_reqs, first_step, token):
-    """Return the request of each token, int64: the last one that starts at or before it.
-
-    Found by bisection: `first_step` is the largest power of two not above R. A token behind
-    the last request has `num_reqs`.
-    """
-    request = tl.zeros_like(token)
-    step = first_step
-    while step > 0:
-        later = request + step
-        exists = later <= num_reqs
-        begin = tl.load(query_start_loc + later * query_start_loc_stride, mask=exists, other=0)
-        request = tl.where(exists & (begin <= token), later, request)
-        step = step // 2
-    return request
 
 
 @metadata_kernel
@@ -55,11 +38,10 @@ def _slot_mapping_kernel(
 ):
     """Program b: entries [b * BLOCK, (b + 1) * BLOCK) of the slot mapping.
 
-    Bound by the latency of the log2(R) loads of `requests_of`, which the tokens of a tile
-    mostly share in the cache, then by the 8 bytes written per token.
+    Bound by the latency of `row_of`, then by the 8 bytes written per token.
     """
     token = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    request = requests_of(query_start_loc, query_start_loc_stride, num_reqs, first_step, token)
+    request = row_of(token, query_start_loc, query_start_loc_stride, 0, first_step, num_reqs)
 
     in_batch = (request < num_reqs) & (token < num_slots)
     begin = tl.load(query_start_loc + request * query_start_loc_stride, mask=in_batch, other=0)
@@ -74,11 +56,6 @@ def _slot_mapping_kernel(
     block = tl.load(entry, mask=kept, other=0).to(tl.int64)
     slot = block * BLOCK_SIZE + (position - column * BLOCK_SIZE)
     tl.store(out + token * out_stride, tl.where(kept, slot, -1), mask=token < num_slots)
-
-
-def first_step(num_reqs: int) -> int:
-    """Return the first step of the bisection: the largest power of two not above R, 0 for 0."""
-    return 1 << num_reqs.bit_length() >> 1
 
 
 def write_slots(

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from ..dispatch import launching_on
-from .pointers import first_step, row_of
+from .bisection import first_step, row_of
 from .versions import metadata_kernel
 
 _BLOCK = 512
@@ -34,7 +34,7 @@ def _positions_kernel(
     stay; lengths behind the last row become 0, because captured graphs read them.
     """
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    row = row_of(index, query_start_loc, first_step, num_reqs)
+    row = row_of(index, query_start_loc, 1, 0, first_step, num_reqs)
     in_batch = (row < num_reqs) & (index < num_positions)
     slot = tl.load(idx_mapping + row, mask=in_batch, other=-1).to(tl.int64)
     begin = tl.load(query_start_loc + row, mask=in_batch, other=0)
