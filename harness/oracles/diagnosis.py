@@ -270,10 +270,18 @@ def _other_rows(context: Context, field: str, right: np.ndarray, wrong: np.ndarr
 
 
 def _stale(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
-    bad = wrong[right != wrong]
-    if (np.abs(bad - STALE_PATTERNS[0]) <= 1).any():
+    where = right != wrong
+    if _are_stale(right[where]).all():
+        return "writes an entry that must keep its value"
+    bad = wrong[where]
+    if _are_stale(bad).any():
         return _STALE
     return "memory returned that was never written" if are_poison(bad).any() else ""
+
+
+def _are_stale(values: np.ndarray) -> np.ndarray:
+    near: np.ndarray = np.abs(values - STALE_PATTERNS[0]) <= 1  # some count from the pattern on
+    return near
 
 
 def _zero_length(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
