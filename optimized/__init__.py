@@ -36,6 +36,7 @@ from .page_allocation import *
 from .page_tables import *
 from .paged_attention import *
 from .persistent_batch import *
+from .request_indices import *
 from .runner_inputs import *
 from .sequence_slots import *
 from .slot_mapping import *

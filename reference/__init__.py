@@ -23,6 +23,7 @@ from .page_allocation import *
 from .page_tables import *
 from .paged_attention import *
 from .persistent_batch import *
+from .request_indices import *
 from .runner_inputs import *
 from .shared import *
 from .slot_mapping import *

@@ -1,4 +1,4 @@
-"""Launches of the kernels of section 15, which `launches` compiles with all others."""
+"""Launches of the kernels of sections 15 and 20, which `launches` compiles with all others."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .page_decode import decode_pages
 from .page_extend import extend_pages
 from .page_gather import gather_pages
 from .positions import write_positions
+from .request_indices import write_request_indices
 from .token_pool import write_token_rows
 
 Launch = Callable[[], object]
@@ -56,6 +57,10 @@ def _tables() -> dict[str, Launch]:
         offsets, lengths = _rows(dtype, step, more=1), _rows(dtype, step)
         return lambda: write_append_positions(offsets, lengths, _meta(2, _TOKENS))
 
+    def requests(dtype: torch.dtype) -> Launch:
+        offsets, out = _rows(dtype, more=1), _meta(_TOKENS)
+        return lambda: write_request_indices(offsets, out, _TOKENS - 9, _TOKENS)
+
     return {
         "page table, int32": table(),
         "page table, int64": table(_I64),
@@ -66,6 +71,8 @@ def _tables() -> dict[str, Launch]:
         "appended tokens, int32": appended(_I32),
         "appended tokens, int64": appended(_I64),
         "appended tokens, strided": appended(_I32, 2),
+        "requests of tokens, int32": requests(_I32),
+        "requests of tokens, int64": requests(_I64),
     }
 
 

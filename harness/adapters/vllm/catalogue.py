@@ -137,6 +137,7 @@ KERNELS: dict[str, Entry] = {
     "get_num_sampled_and_rejected": _INPUTS,
     "post_update": _INPUTS,
     "post_update_num_computed_tokens": _INPUTS,
+    "compute_token_to_req_indices": Entry(("v1.attention.ops.metadata",)),
     "eagle_step_update_slot_mapping_and_metadata": Entry((_DRAFTER,)),
     "prepare_next_token_ids_padded": PROPOSER._replace(
         adapt=drafter.NextTokens,
