@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any, NamedTuple, get_args, get_origin
+from types import UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from attnproof import reference
 from attnproof.harness.interfaces import interfaces_of
@@ -17,6 +18,7 @@ from attnproof.harness.model.verdict import ORACLES
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.candidates import offered_by
+from attnproof.reference.definition.definition import definition_of
 
 
 class Member(NamedTuple):
@@ -88,7 +90,7 @@ def _members(name: str) -> Iterator[Member]:
 def _signature(function: Any) -> str:
     """Return the signature without the quotes of annotations, and without `self`."""
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function, eval_str=definition_of(function) is not None)
     except ValueError:
         return "()"
     kept = [
@@ -112,9 +114,14 @@ class _Text:
 
 def _shown(annotation: Any) -> Any:
     """Return what to print for an annotation: of a declared argument its meaning and sizes."""
+    parts = [
+        part.__name__ if isinstance(part, type) else repr(_shown(part))
+        for part in get_args(annotation)
+    ]
     if get_origin(annotation) is tuple:
-        parts = ", ".join(repr(_shown(part)) for part in get_args(annotation))
-        return _Text(f"tuple[{parts}]")
+        return _Text(f"tuple[{', '.join(parts)}]")
+    if get_origin(annotation) in (Union, UnionType):
+        return _Text(" | ".join(parts).replace("NoneType", "None"))
     declared = getattr(annotation, "__metadata__", ())
     return _Text(str(declared[-1])) if declared else annotation
 
