@@ -39,7 +39,6 @@ from attnproof.harness.running.interface_choice import (
 from attnproof.harness.running.own_operations import use_operations
 from attnproof.harness.running.task.deviations import explain as divide
 from attnproof.harness.running.task.explanation import explain
-from attnproof.harness.running.task.workers import real_kinds
 from attnproof.harness.verbs.options import CallOptions
 from attnproof.harness.verbs.selection import with_contract
 
@@ -79,7 +78,7 @@ def check(
     offer = _offer(holder, chosen, candidate)
     given = _fitted(given, chosen, candidate, holder, offer)
     trial = Trial(chosen, given, offer, offered_by(reference, chosen), "cpu")
-    failures = real_kinds(chosen, given, judge(trial).failures)
+    failures = chosen.real_kinds(given, judge(trial).failures)
     failing = divide((), given, failures, candidate.judged).unknown
     if failing:
         raise AssertionError(_text(trial, failing, candidate))

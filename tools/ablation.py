@@ -31,7 +31,7 @@ from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running import candidates, case_check
 from attnproof.harness.running.candidates import load, offered_by
-from attnproof.harness.running.task import explicit_cases, more_cases, workers
+from attnproof.harness.running.task import explicit_cases, more_cases
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.strength import catalogue, processes
 from attnproof.harness.strength.mutants import judging, planting, queue, reviewed
@@ -93,7 +93,7 @@ def kinds_of(operation: Operation, known: Known, module: Any) -> set[Kind]:
         failures = judge(trial, repeated=False).failures
     except Exception:  # no oracle can read the outputs
         return set()
-    return {one.kind for one in workers.real_kinds(operation, known[0], failures)}
+    return {one.kind for one in operation.real_kinds(known[0], failures)}
 
 
 def passing(operation: Operation, known: list[Known], reach: Reach) -> dict[str, Places]:

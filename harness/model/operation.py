@@ -18,6 +18,7 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.relations import Relations
+from attnproof.harness.model.verdict import ENGINE, Failure, Kind
 from attnproof.harness.model.violation import Violation
 
 if TYPE_CHECKING:
@@ -149,3 +150,17 @@ class Operation:
         if case.fault and not (fault and fault.is_real):
             return "an engine makes no such input"
         return (case.batch.unreal if case.batch else "") or self.inputs.unreal(case)
+
+    def real_kinds(self, case: Case, failures: tuple[Failure, ...]) -> tuple[Failure, ...]:
+        """Return the failures of a case with the classes that they have on it.
+
+        What fails a candidate of an engine is a contract's on a case that no engine makes.
+        """
+        if not self.why_unreal(case):
+            return failures
+        return tuple(
+            msgspec.structs.replace(failure, other_kind=Kind.CONTRACT)
+            if failure.kind in ENGINE
+            else failure
+            for failure in failures
+        )

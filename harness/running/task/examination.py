@@ -26,6 +26,7 @@ from attnproof.harness.oracles.determinism import FRESH_PROCESS
 from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import faults_for
+from attnproof.harness.running.task.case_process import Following
 from attnproof.harness.running.task.certainty import TIMES_FIRST_CALL, Certainty, is_death
 from attnproof.harness.running.task.counts import Counts
 from attnproof.harness.running.task.deviations import Explained, explain
@@ -34,12 +35,7 @@ from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.left_behind import left_behind
 from attnproof.harness.running.task.root_causes import Root, RootCauses
 from attnproof.harness.running.task.shrink import SHRINK_SECONDS, shrink
-from attnproof.harness.running.task.workers import (
-    Following,
-    InvalidCaseError,
-    Worker,
-    real_kinds,
-)
+from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
 _FRESH_CASES = 10
 """Number of cases that are called again in a fresh process, fewer where fewer are called twice."""
@@ -423,7 +419,7 @@ class Examination:
 
     def _explain_real(self, case: Case, failures: tuple[Failure, ...]) -> Explained:
         """Return the explained failures, with the classes that they have on the case."""
-        return self._explain(case, real_kinds(self.operation, case, failures))
+        return self._explain(case, self.operation.real_kinds(case, failures))
 
     def _run(
         self, sourced: Sourced, number: int | None = None, following: Sourced | None = None

@@ -122,8 +122,8 @@ def test_hangs_after_other_calls_get_a_learnt_limit(examined, monkeypatch):
         limits.append(worker.timeout_s)
         return replaced(worker, reply)
 
-    replaced = Worker._replaced
-    monkeypatch.setattr(Worker, "_replaced", recorded)
+    replaced = Worker.replaced
+    monkeypatch.setattr(Worker, "replaced", recorded)
     outcome = examined(
         "if CALLS % 80 == 0: time.sleep(60)", examples=2, timeout_s=2.0, sparse=False
     )

@@ -10,7 +10,8 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.exchange.observed import ObservedTrial
-from attnproof.harness.running.task.workers import Following, Worker
+from attnproof.harness.running.task.case_process import Following
+from attnproof.harness.running.task.workers import Worker
 
 SPLIT = "split_decodes_and_prefills"
 CASE = Case(
