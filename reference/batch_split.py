@@ -128,7 +128,7 @@ def reorder_batch_to_split_decodes_and_prefills(
         others = [other for other in range(row + 1, len(regions)) if regions[other] == wanted]
         others.reverse()
         # Best is a row that moves to its own region in exchange.
-        other = next((one for one in others if ordered[one] == regions[row]), others[0])
+        other = next((r for r in others if ordered[r] == regions[row]), others[0])
         input_batch.swap_states(row, other)
         regions[row], regions[other] = regions[other], regions[row]
         moved = True

@@ -167,8 +167,8 @@ class BlockTables:
         for group in range(self.num_kv_cache_groups):
             for r, slot in enumerate(mapping):
                 tokens = range(starts[r], starts[r + 1])
-                found = [self._slot_of(group, slot, position_of[token]) for token in tokens]
-                slots[group, starts[r] : starts[r + 1]] = torch.tensor(found, dtype=slots.dtype)
+                row_slots = [self._slot_of(group, slot, position_of[token]) for token in tokens]
+                slots[group, starts[r] : starts[r + 1]] = torch.tensor(row_slots, dtype=slots.dtype)
         return slots[:, :num_tokens_padded]
 
     def get_dummy_slot_mappings(self, num_tokens: int) -> torch.Tensor:

@@ -37,15 +37,15 @@ def reshape_and_cache_flash(
         key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale
     )
     block_size = key_cache.shape[1]
-    for given, cache, scale in ((key, key_cache, k_scale), (value, value_cache, v_scale)):
+    for new_rows, cache, scale in ((key, key_cache, k_scale), (value, value_cache, v_scale)):
         for token, slot in enumerate(slot_mapping.tolist()):
             if slot < 0:
                 continue
             block, offset = divmod(slot, block_size)
             if kv_cache_dtype == "auto":
-                cache[block, offset] = given[token]
+                cache[block, offset] = new_rows[token]
             else:
-                cache.view(torch.uint8)[block, offset] = _quantized(given[token], scale)
+                cache.view(torch.uint8)[block, offset] = _quantized(new_rows[token], scale)
 
 
 def _quantized(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

@@ -32,8 +32,8 @@ def _is_rank(
     if isinstance(rank, torch.Tensor):
         check_device(operation, "dcp_rank", rank, seq_lens.device)
         if rank.dtype is not torch.int32 or rank.numel() != 1:
-            given = f"{rank.dtype} of shape {tuple(rank.shape)}"
-            raise MetadataError(operation, "dcp_rank", given, "int32 with one element")
+            got = f"{rank.dtype} of shape {tuple(rank.shape)}"
+            raise MetadataError(operation, "dcp_rank", got, "int32 with one element")
         rank = int(rank) if rank.is_cpu else None
     if rank is not None:
         check_int(operation, "dcp_rank", rank, 0)

@@ -74,5 +74,5 @@ def localize_dcp_indices(
             local.append(-1)
         else:
             local.append(turn // dcp_size * interleave_size + place)
-    made = torch.tensor(local, dtype=indices.dtype, device=indices.device)
-    return made.reshape(indices.shape)
+    local_indices = torch.tensor(local, dtype=indices.dtype, device=indices.device)
+    return local_indices.reshape(indices.shape)

@@ -166,8 +166,8 @@ def _has_room(
         ("out_hidden_state_mapping", "H", tokens if shift_input_ids else 0),
     ):
         if sizes[axis] < length:
-            found = f"of length {sizes[axis]}"
-            raise MetadataError(operation, field, found, f"at least {length}")
+            got = f"of length {sizes[axis]}"
+            raise MetadataError(operation, field, got, f"at least {length}")
 
 
 def _in_their_rows(

@@ -183,12 +183,12 @@ def _extended(value: Any, md: CommonAttentionMetadata, more: int, fill: int) -> 
     if isinstance(value, list | tuple):
         return type(value)(grown)
     shape = (len(grown), *value.shape[1:])
-    made = (
+    filled = (
         value.new_empty(shape) if isinstance(value, torch.Tensor) else np.empty(shape, value.dtype)
     )
     for index, entry in enumerate(grown):
-        made[index] = entry
-    return made
+        filled[index] = entry
+    return filled
 
 
 def _changed(md: CommonAttentionMetadata, **changes: Any) -> CommonAttentionMetadata:

@@ -38,8 +38,8 @@ def _holds_parts(
 ) -> None:
     rows, columns = sizes["R"], sizes["W"] * (block_size // kernel_block_size)
     if "N" in sizes and (sizes["N"] < rows or sizes["M"] < columns):
-        given, expected = f"of shape ({sizes['N']}, {sizes['M']})", f"at least ({rows}, {columns})"
-        raise MetadataError(operation, "out", given, expected)
+        got, expected = f"of shape ({sizes['N']}, {sizes['M']})", f"at least ({rows}, {columns})"
+        raise MetadataError(operation, "out", got, expected)
 
 
 @operation(requires=(_are_parts, _are_apart, _holds_parts))
@@ -113,8 +113,8 @@ def _has_columns(
 
 def _check_columns(operation: str, sizes: dict[str, int], first: int, count: int) -> None:
     if sizes["R"] and sizes["W"] < first + count:
-        given, expected = f"of {sizes['W']} columns", f"at least {first + count} columns"
-        raise MetadataError(operation, "block_table", given, expected)
+        got, expected = f"of {sizes['W']} columns", f"at least {first + count} columns"
+        raise MetadataError(operation, "block_table", got, expected)
 
 
 @operation(requires=(_has_mode, _has_first_columns, _has_columns))

@@ -25,8 +25,8 @@ def _fit(
     """Require a buffer with room for each token, and ranges of rows of the batch."""
     if out.dtype != np.int32 or out.ndim != 2 or out.shape[1] != 2 or not out.flags.writeable:
         writeable = "" if out.flags.writeable else "read-only "
-        given = f"{writeable}{out.dtype} of shape {out.shape}"
-        raise MetadataError(operation, "out", given, "writable int32 of shape (tokens, 2)")
+        got = f"{writeable}{out.dtype} of shape {out.shape}"
+        raise MetadataError(operation, "out", got, "writable int32 of shape (tokens, 2)")
     if len(out) < sizes["T"]:
         raise MetadataError(operation, "out", f"of length {len(out)}", f"at least {sizes['T']}")
     check_ranges(operation, mm_prefix_range, sizes["R"])

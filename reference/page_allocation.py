@@ -46,8 +46,8 @@ def _enough_pages(
     before = (prefix_lens.long() + page_size - 1) // page_size
     needed = int(((seq_lens.long() + page_size - 1) // page_size - before).sum())
     if free_pages.shape[0] < needed:
-        given = f"{free_pages.shape[0]} pages"
-        raise MetadataError(operation, "free_pages", given, f"at least {needed}")
+        got = f"{free_pages.shape[0]} pages"
+        raise MetadataError(operation, "free_pages", got, f"at least {needed}")
 
 
 def _room_for_all(

@@ -67,8 +67,8 @@ def _are_prefixes(
     """Require 1-D int64 tensors, one a request, beside the table and in memory apart."""
     rows = req_pool_indices.shape[0]
     if len(prefix_tensors) != rows:
-        given = f"{len(prefix_tensors)} tensors"
-        raise MetadataError(operation, "prefix_tensors", given, f"{rows}, one a request")
+        got = f"{len(prefix_tensors)} tensors"
+        raise MetadataError(operation, "prefix_tensors", got, f"{rows}, one a request")
     for r, prefix in enumerate(prefix_tensors):
         field = f"prefix_tensors[{r}]"
         if check_tensor(operation, field, prefix, 1).dtype is not torch.int64:
@@ -104,8 +104,8 @@ def _slots_fit(
         if slots.shape[0] != count:
             raise MetadataError(operation, field, f"of length {slots.shape[0]}", f"length {count}")
         if req_to_token.dtype is torch.int32 and count and int(slots.max()) > _MOST_INT32:
-            given = f"{int(slots.max())} at its most"
-            raise MetadataError(operation, field, given, "slots that an int32 table can hold")
+            got = f"{int(slots.max())} at its most"
+            raise MetadataError(operation, field, got, "slots that an int32 table can hold")
 
 
 Lengths = Annotated[torch.Tensor, Array(shape=("R",), least=0)]

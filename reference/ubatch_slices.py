@@ -27,11 +27,11 @@ def _holds_batch(
 ) -> None:
     scheduled = num_scheduled_tokens
     if scheduled.ndim != 1 or scheduled.dtype not in (np.int32, np.int64):
-        given = f"{scheduled.dtype} of shape {scheduled.shape}"
-        raise MetadataError(operation, "num_scheduled_tokens", given, "1-D int32 or int64")
+        got = f"{scheduled.dtype} of shape {scheduled.shape}"
+        raise MetadataError(operation, "num_scheduled_tokens", got, "1-D int32 or int64")
     if scheduled.size and int(scheduled.min()) < 0:
-        given = f"{int(scheduled.min())} at its least"
-        raise MetadataError(operation, "num_scheduled_tokens", given, "no negative number")
+        got = f"{int(scheduled.min())} at its least"
+        raise MetadataError(operation, "num_scheduled_tokens", got, "no negative number")
     check_int(operation, "num_tokens_padded", num_tokens_padded, int(scheduled.sum()))
     check_int(operation, "num_reqs_padded", num_reqs_padded, len(scheduled))
 

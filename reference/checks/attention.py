@@ -142,8 +142,8 @@ def check_floats(operation: str, field: str, value: object, ndim: int) -> torch.
 def check_cache_dtype(operation: str, kv_cache_dtype: object) -> None:
     """Require one of `CACHE_DTYPES` (TypeError, MetadataError)."""
     if not isinstance(kv_cache_dtype, str):
-        given = type(kv_cache_dtype).__name__
-        raise TypeError(f"{operation}: kv_cache_dtype is {given}, expected str")
+        got = type(kv_cache_dtype).__name__
+        raise TypeError(f"{operation}: kv_cache_dtype is {got}, expected str")
     if kv_cache_dtype not in CACHE_DTYPES:
         expected = " or ".join(map(repr, CACHE_DTYPES))
         raise MetadataError(operation, "kv_cache_dtype", repr(kv_cache_dtype), expected)
@@ -159,8 +159,8 @@ def check_caches(
     """Require (num_blocks, B, *heads) of one dtype on `device`, dense in the last dimension."""
     for field, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
         if not isinstance(cache, torch.Tensor):
-            given = type(cache).__name__
-            raise TypeError(f"{operation}: {field} is {given}, expected torch.Tensor")
+            got = type(cache).__name__
+            raise TypeError(f"{operation}: {field} is {got}, expected torch.Tensor")
         if cache.ndim != 4 or cache.shape[2:] != heads or not cache.shape[1]:
             expected = f"(num_blocks, block_size, {', '.join(map(str, heads))})"
             raise MetadataError(operation, field, f"of shape {tuple(cache.shape)}", expected)
@@ -168,9 +168,9 @@ def check_caches(
             raise MetadataError(operation, field, "strided in its last dimension", "dense heads")
         check_device(operation, field, cache, device)
     if value_cache.shape != key_cache.shape or value_cache.dtype != key_cache.dtype:
-        given = f"{value_cache.dtype} of shape {tuple(value_cache.shape)}"
+        got = f"{value_cache.dtype} of shape {tuple(value_cache.shape)}"
         expected = f"{key_cache.dtype} of shape {tuple(key_cache.shape)}, as key_cache"
-        raise MetadataError(operation, "value_cache", given, expected)
+        raise MetadataError(operation, "value_cache", got, expected)
 
 
 def check_scale(operation: str, field: str, scale: object, device: torch.device) -> None:
@@ -178,8 +178,8 @@ def check_scale(operation: str, field: str, scale: object, device: torch.device)
     if not isinstance(scale, torch.Tensor):
         raise TypeError(f"{operation}: {field} is {type(scale).__name__}, expected torch.Tensor")
     if scale.dtype != torch.float32 or scale.numel() != 1:
-        given = f"{scale.dtype} of shape {tuple(scale.shape)}"
-        raise MetadataError(operation, field, given, "one element of float32")
+        got = f"{scale.dtype} of shape {tuple(scale.shape)}"
+        raise MetadataError(operation, field, got, "one element of float32")
     check_device(operation, field, scale, device)
 
 
@@ -209,9 +209,9 @@ def check_soft_cap(operation: str, logits_soft_cap: float | None) -> None:
 def _check_like(operation: str, field: str, tensor: object, model: str, like: torch.Tensor) -> None:
     checked = check_floats(operation, field, tensor, like.ndim)
     if checked.shape[1:] != like.shape[1:] or checked.dtype != like.dtype:
-        given = f"{checked.dtype} of shape {tuple(checked.shape)}"
+        got = f"{checked.dtype} of shape {tuple(checked.shape)}"
         expected = f"{like.dtype} with rows of {tuple(like.shape[1:])}, as {model}"
-        raise MetadataError(operation, field, given, expected)
+        raise MetadataError(operation, field, got, expected)
     check_device(operation, field, checked, like.device)
 
 

@@ -79,12 +79,12 @@ def check_appended(
     if req_index >= max_num_reqs:
         raise MetadataError(operation, "req_index", req_index, f"at most {max_num_reqs - 1}")
     if not isinstance(new_block_ids, (tuple, list)):
-        given = type(new_block_ids).__name__
-        raise TypeError(f"{operation}: new_block_ids is {given}, expected a tuple of lists")
+        got = type(new_block_ids).__name__
+        raise TypeError(f"{operation}: new_block_ids is {got}, expected a tuple of lists")
     check_bool(operation, "overwrite", overwrite)
     if len(new_block_ids) != groups:
-        given = f"of length {len(new_block_ids)}"
-        raise MetadataError(operation, "new_block_ids", given, f"length {groups}")
+        got = f"of length {len(new_block_ids)}"
+        raise MetadataError(operation, "new_block_ids", got, f"length {groups}")
     for block_ids in new_block_ids:
         for block in block_ids:
             check_int(operation, "new_block_ids", block, 0)
@@ -113,18 +113,18 @@ def check_values(
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{operation}: {field} is {type(value).__name__}, expected torch.Tensor")
     if value.ndim != len(shape):
-        given = f"of shape {tuple(value.shape)}"
-        raise MetadataError(operation, field, given, f"{len(shape)}-D")
+        got = f"of shape {tuple(value.shape)}"
+        raise MetadataError(operation, field, got, f"{len(shape)}-D")
     if value.dtype not in dtypes:
         expected = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         raise MetadataError(operation, field, f"of dtype {value.dtype}", expected)
     if any(least is not None and size < least for size, least in zip(value.shape, shape)):  # noqa: B905
         least = tuple("any" if size is None else size for size in shape)
-        given = f"of shape {tuple(value.shape)}"
-        raise MetadataError(operation, field, given, f"at least {least}")
+        got = f"of shape {tuple(value.shape)}"
+        raise MetadataError(operation, field, got, f"at least {least}")
     if value.shape[-1] > 1 and value.stride(-1) != 1:
-        given = f"of strides {value.stride()}"
-        raise MetadataError(operation, field, given, "a dense last dimension")
+        got = f"of strides {value.stride()}"
+        raise MetadataError(operation, field, got, "a dense last dimension")
     check_device(operation, field, value, device)
 
 
@@ -186,8 +186,8 @@ def check_gather(
     for width, table in zip(widths, out, strict=True):
         check_values(operation, "out", table, (None, None), (_INT32,), device)
         if table.shape[1] != width or (table.shape[0] > 1 and table.stride(0) != width):
-            given = f"of shape {tuple(table.shape)}, strides {table.stride()}"
-            raise MetadataError(operation, "out", given, f"dense rows of {width} columns")
+            got = f"of shape {tuple(table.shape)}, strides {table.stride()}"
+            raise MetadataError(operation, "out", got, f"dense rows of {width} columns")
         if table.shape[0] < num_reqs_padded:
             expected = f"at most {table.shape[0]}, the rows of the tables"
             raise MetadataError(operation, "num_reqs_padded", num_reqs_padded, expected)
@@ -218,8 +218,8 @@ def check_slot_inputs(
     most = min(num_tokens_padded, positions.shape[0])
     starts = check_starts(operation, "query_start_loc", query_start_loc, rows, device, most=most)
     if starts and starts[-1] and int(positions[: starts[-1]].min()) < 0:
-        given = f"{int(positions[: starts[-1]].min())} at its least"
-        raise MetadataError(operation, "positions", given, "no negative position")
+        got = f"{int(positions[: starts[-1]].min())} at its least"
+        raise MetadataError(operation, "positions", got, "no negative position")
 
 
 def check_dummy_size(method: str, field: str, value: int, most: int) -> None:

@@ -60,22 +60,22 @@ def check_offsets(operation: str, field: str, offsets: torch.Tensor) -> None:
     """Require offsets on the CPU that start at 0 and never decrease."""
     values = offsets.tolist()
     if not values or values[0] != 0:
-        given = f"{values[0]} at index 0" if values else "empty"
-        raise MetadataError(operation, field, given, "0 at index 0")
+        got = f"{values[0]} at index 0" if values else "empty"
+        raise MetadataError(operation, field, got, "0 at index 0")
     for index in range(1, len(values)):
         if values[index] < values[index - 1]:
-            given = f"{values[index - 1]}, {values[index]} at index {index - 1}"
-            raise MetadataError(operation, field, given, "non-decreasing offsets")
+            got = f"{values[index - 1]}, {values[index]} at index {index - 1}"
+            raise MetadataError(operation, field, got, "non-decreasing offsets")
 
 
 def check_common_metadata(operation: str, metadata: BatchFields) -> None:
     """Require consistent shapes, dtypes, devices and scalars of a batch; no tensor is read."""
     md = metadata
     if not isinstance(md, BatchFields):
-        given, expected = type(md).__name__, "CommonAttentionMetadata"
-        if given == expected:  # an engine's class of the same name
-            given, expected = f"{type(md).__module__}.{given}", f"attnproof.reference.{expected}"
-        raise TypeError(f"{operation}: metadata is {given}, expected {expected}")
+        got, expected = type(md).__name__, "CommonAttentionMetadata"
+        if got == expected:  # an engine's class of the same name
+            got, expected = f"{type(md).__module__}.{got}", f"attnproof.reference.{expected}"
+        raise TypeError(f"{operation}: metadata is {got}, expected {expected}")
     rows = md.num_reqs
     check_int(operation, "num_reqs", rows, 0)
     check_int(operation, "num_actual_tokens", md.num_actual_tokens, 0)
@@ -127,14 +127,14 @@ def check_progress(
     operation: str, input_batch: InputBatch
 ) -> tuple[list[int] | None, list[int] | None]:
     """Return the computed and the prompt tokens of each row, None for what the batch lacks."""
-    rows, found = len(input_batch.req_ids), []
+    rows, progress = len(input_batch.req_ids), []
     for field in ("num_computed_tokens_cpu", "num_prompt_tokens"):
         values = getattr(input_batch, field, None)
         if values is not None and len(values) < rows:
             expected = f"at least {rows} entries"
             raise MetadataError(operation, field, f"of length {len(values)}", expected)
-        found.append(None if values is None else [int(value) for value in values[:rows]])
-    return found[0], found[1]
+        progress.append(None if values is None else [int(value) for value in values[:rows]])
+    return progress[0], progress[1]
 
 
 def check_prefilling(operation: str, metadata: BatchFields) -> torch.Tensor:
@@ -144,8 +144,8 @@ def check_prefilling(operation: str, metadata: BatchFields) -> torch.Tensor:
         expected = "a flag a row, to tell short extends from decodes"
         raise MetadataError(operation, "is_prefilling", flags, expected)
     if flags.shape != (metadata.num_reqs,) or flags.dtype is not torch.bool:
-        given = f"of shape {tuple(flags.shape)} and dtype {flags.dtype}"
-        raise MetadataError(operation, "is_prefilling", given, f"bool, ({metadata.num_reqs},)")
+        got = f"of shape {tuple(flags.shape)} and dtype {flags.dtype}"
+        raise MetadataError(operation, "is_prefilling", got, f"bool, ({metadata.num_reqs},)")
     check_cpu(operation, "is_prefilling", flags)
     return flags
 
@@ -155,8 +155,8 @@ def check_ubatch(operation: str, value: object) -> tuple[slice, slice]:
     try:
         return value.request_slice, value.token_slice  # type: ignore[attr-defined]
     except AttributeError:
-        given = type(value).__name__
-        raise TypeError(f"{operation}: ubatch_slice is {given}, expected UBatchSlice") from None
+        got = type(value).__name__
+        raise TypeError(f"{operation}: ubatch_slice is {got}, expected UBatchSlice") from None
 
 
 def check_slice(operation: str, field: str, value: slice, length: int) -> tuple[int, int]:
@@ -200,11 +200,11 @@ def check_rows(operation: str, metadata: BatchFields) -> None:
     for field, kind in (("encoder_seq_lens", np.ndarray), ("dcp_local_seq_lens", torch.Tensor)):
         rows = getattr(metadata, field)
         if rows is not None and not isinstance(rows, kind):
-            given = type(rows).__name__
-            raise TypeError(f"{operation}: {field} is {given}, expected {kind.__name__}")
+            got = type(rows).__name__
+            raise TypeError(f"{operation}: {field} is {got}, expected {kind.__name__}")
         if rows is not None and rows.shape != (metadata.num_reqs,):
-            given = f"of shape {tuple(rows.shape)}"
-            raise MetadataError(operation, field, given, f"shape ({metadata.num_reqs},)")
+            got = f"of shape {tuple(rows.shape)}"
+            raise MetadataError(operation, field, got, f"shape ({metadata.num_reqs},)")
     if added:
         check_added(operation, metadata)
 
@@ -297,8 +297,8 @@ def check_device(operation: str, field: str, tensor: torch.Tensor, device: torch
 def check_tables(operation: str, block_tables: object) -> None:
     """Require a mapping of block tables, or None."""
     if block_tables is not None and not isinstance(block_tables, Mapping):
-        given = type(block_tables).__name__
-        raise TypeError(f"{operation}: block_tables is {given}, expected a dict or None")
+        got = type(block_tables).__name__
+        raise TypeError(f"{operation}: block_tables is {got}, expected a dict or None")
 
 
 def check_list(operation: str, field: str, value: object) -> None:

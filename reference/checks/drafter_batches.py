@@ -46,8 +46,8 @@ def check_lists(
         check_list(operation, f"sampled_token_ids[{row}]", sampled)
         if len(sampled) > drafts + 1:
             expected = f"at most {drafts} drafts and one more"
-            given = f"{len(sampled)} tokens"
-            raise MetadataError(operation, f"sampled_token_ids[{row}]", given, expected)
+            got = f"{len(sampled)} tokens"
+            raise MetadataError(operation, f"sampled_token_ids[{row}]", got, expected)
     check_drafts(operation, "num_draft_tokens", metadata, num_draft_tokens)
     check_shares(
         operation,
@@ -106,8 +106,8 @@ def check_drafts(
     query_lens = metadata.query_start_loc_cpu.diff().tolist()
     for row, (drafts, query_len) in enumerate(zip(num_draft_tokens, query_lens, strict=True)):
         if drafts and drafts + 1 > query_len:
-            given, expected = f"{drafts} drafts", f"at most {query_len - 1} in {query_len} queries"
-            raise MetadataError(operation, f"{field}[{row}]", given, expected)
+            got, expected = f"{drafts} drafts", f"at most {query_len - 1} in {query_len} queries"
+            raise MetadataError(operation, f"{field}[{row}]", got, expected)
 
 
 def check_shares(operation: str, metadata: BatchFields, changed: bool) -> None:

@@ -21,9 +21,9 @@ def check_swap_blocks(src: torch.Tensor, dst: torch.Tensor, src_to_dst: torch.Te
     _check_cache(SWAP, "dst_kv_cache", dst)
     _check_writable(SWAP, "dst_kv_cache", dst)
     if dst.shape[2:] != src.shape[2:]:
-        given = f"with blocks of shape {tuple(dst.shape[2:])}"
+        got = f"with blocks of shape {tuple(dst.shape[2:])}"
         expected = f"{tuple(src.shape[2:])}, as in src_kv_cache"
-        raise MetadataError(SWAP, "dst_kv_cache", given, expected)
+        raise MetadataError(SWAP, "dst_kv_cache", got, expected)
     if dst.dtype != src.dtype:
         expected = f"{src.dtype}, as src_kv_cache"
         raise MetadataError(SWAP, "dst_kv_cache", f"of dtype {dst.dtype}", expected)
@@ -37,8 +37,8 @@ def check_swap_blocks(src: torch.Tensor, dst: torch.Tensor, src_to_dst: torch.Te
 def check_copy_blocks(kv_caches: list[torch.Tensor], src_to_dists: torch.Tensor) -> None:
     """Require valid arguments of `copy_blocks`; device tensors are not read."""
     if not isinstance(kv_caches, (list, tuple)):
-        given = type(kv_caches).__name__
-        raise TypeError(f"{COPY}: kv_caches is {given}, expected a list of torch.Tensor")
+        got = type(kv_caches).__name__
+        raise TypeError(f"{COPY}: kv_caches is {got}, expected a list of torch.Tensor")
     for layer, cache in enumerate(kv_caches):
         field = f"kv_caches[{layer}]"
         _check_cache(COPY, field, cache)
@@ -107,14 +107,14 @@ def _check_ids(
         return
     written: set[int] = set()
     for index, (source, target) in enumerate(ids):
-        where, given = f"{field}[{index}]", f"({source}, {target})"
+        where, got = f"{field}[{index}]", f"({source}, {target})"
         if not 0 <= source < num_sources:
-            raise MetadataError(operation, where, given, f"a source from 0 to {num_sources - 1}")
+            raise MetadataError(operation, where, got, f"a source from 0 to {num_sources - 1}")
         if not 0 <= target < num_targets:
             expected = f"a destination from 0 to {num_targets - 1}"
-            raise MetadataError(operation, where, given, expected)
+            raise MetadataError(operation, where, got, expected)
         if target in written:
-            raise MetadataError(operation, where, given, "a destination that no other pair has")
+            raise MetadataError(operation, where, got, "a destination that no other pair has")
         if same_cache and target in sources:
-            raise MetadataError(operation, where, given, "a destination that is no pair's source")
+            raise MetadataError(operation, where, got, "a destination that is no pair's source")
         written.add(target)

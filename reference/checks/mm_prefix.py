@@ -19,8 +19,8 @@ def check_ranges(operation: str, ranges: Ranges | None, num_rows: int) -> None:
     if ranges is None:
         return
     if not isinstance(ranges, dict):
-        given = type(ranges).__name__
-        raise TypeError(f"{operation}: mm_prefix_range is {given}, expected dict or None")
+        got = type(ranges).__name__
+        raise TypeError(f"{operation}: mm_prefix_range is {got}, expected dict or None")
     for row, pairs in ranges.items():
         check_int(operation, "mm_prefix_range", row, 0)
         if row >= num_rows:
@@ -43,5 +43,5 @@ def _check_pairs(operation: str, field: str, pairs: list[tuple[int, int]]) -> No
     real = sorted((start, end) for start, end in pairs if start < end)
     for (start, end), (next_start, next_end) in pairwise(real):
         if next_start <= end:
-            given = f"{start}..{end} and {next_start}..{next_end}"
-            raise MetadataError(operation, field, given, "ranges that do not overlap")
+            got = f"{start}..{end} and {next_start}..{next_end}"
+            raise MetadataError(operation, field, got, "ranges that do not overlap")

@@ -43,8 +43,8 @@ def check_batch_sizes(
 def batch_device(device: str | torch.device) -> torch.device:
     """Return the device of a name or device (MetadataError for a name unknown to torch)."""
     if not isinstance(device, str | torch.device):
-        given = type(device).__name__
-        raise TypeError(f"PersistentBatch: device is {given}, expected a string or torch.device")
+        got = type(device).__name__
+        raise TypeError(f"PersistentBatch: device is {got}, expected a string or torch.device")
     try:
         return torch.device(device)
     except RuntimeError:
@@ -78,8 +78,8 @@ def check_new_request(
 def check_block_ids(operation: str, block_ids: Sequence[int], room: int) -> None:
     """Require at most `room` block ids, Python or numpy integers, that fit int32."""
     if not isinstance(block_ids, list | tuple):
-        given = type(block_ids).__name__
-        raise TypeError(f"{operation}: block_ids is {given}, expected a list of ints")
+        got = type(block_ids).__name__
+        raise TypeError(f"{operation}: block_ids is {got}, expected a list of ints")
     plain = {int}.issuperset(map(type, block_ids))
     if not plain or (block_ids and (min(block_ids) < 0 or max(block_ids) > MAX_INT32)):
         for index, block in enumerate(block_ids):
@@ -114,8 +114,8 @@ def check_schedule(
     Require an entry for each request, no other entries, and blocks that cover the tokens.
     """
     if not isinstance(num_scheduled_tokens, Mapping):
-        given = type(num_scheduled_tokens).__name__
-        raise TypeError(f"{operation}: num_scheduled_tokens is {given}, expected a dict")
+        got = type(num_scheduled_tokens).__name__
+        raise TypeError(f"{operation}: num_scheduled_tokens is {got}, expected a dict")
     field = "num_scheduled_tokens"
     for req_id in num_scheduled_tokens:
         if req_id is None or req_id not in batch.req_ids:
@@ -131,8 +131,8 @@ def check_schedule(
         check_int(operation, field, query_len, 0)
         needed = -(-(int(batch.num_computed_tokens[row]) + query_len) // batch.block_size)
         if needed > int(batch.num_blocks[row]):
-            given, expected = int(batch.num_blocks[row]), f"at least {needed} for its tokens"
-            raise MetadataError(operation, f"num_blocks[{row}]", given, expected)
+            got, expected = int(batch.num_blocks[row]), f"at least {needed} for its tokens"
+            raise MetadataError(operation, f"num_blocks[{row}]", got, expected)
         query_lens.append(query_len)
     return query_lens
 
@@ -143,8 +143,8 @@ def check_rejected(
     """Return row and rejected tokens of each given request, which must have computed them."""
     field = "num_rejected_tokens"
     if not isinstance(num_rejected_tokens, Mapping):
-        given = type(num_rejected_tokens).__name__
-        raise TypeError(f"{operation}: {field} is {given}, expected a dict")
+        got = type(num_rejected_tokens).__name__
+        raise TypeError(f"{operation}: {field} is {got}, expected a dict")
     rows = []
     for req_id, rejected in num_rejected_tokens.items():
         if req_id is None or req_id not in batch.req_ids:
@@ -171,13 +171,13 @@ def check_step(
     Require a batch without holes that fits its buffers, padding included.
     """
     if None in batch.req_ids:
-        given = f"None at row {batch.req_ids.index(None)}"
-        raise MetadataError(operation, "req_ids", given, "no hole: condense() first")
+        got = f"None at row {batch.req_ids.index(None)}"
+        raise MetadataError(operation, "req_ids", got, "no hole: condense() first")
     query_lens = check_schedule(operation, batch, num_scheduled_tokens)
     tokens, room = sum(query_lens), batch.max_num_tokens
     if tokens > room:
-        given, expected = f"{tokens} tokens in all", f"at most max_num_tokens = {room}"
-        raise MetadataError(operation, "num_scheduled_tokens", given, expected)
+        got, expected = f"{tokens} tokens in all", f"at most max_num_tokens = {room}"
+        raise MetadataError(operation, "num_scheduled_tokens", got, expected)
     for field, count, least, most in (
         ("num_padded_reqs", num_padded_reqs, len(query_lens), batch.max_num_reqs),
         ("num_padded_tokens", num_padded_tokens, tokens, room),

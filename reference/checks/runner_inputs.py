@@ -39,8 +39,8 @@ def _require_lengths(
 ) -> None:
     for _, slot in _live(idx_mapping):
         if int(lengths[slot]) < 0:
-            given = f"{int(lengths[slot])} in slot {slot}"
-            raise MetadataError(operation, field, given, "a length of at least 0")
+            got = f"{int(lengths[slot])} in slot {slot}"
+            raise MetadataError(operation, field, got, "a length of at least 0")
 
 
 def require_histories(
@@ -113,8 +113,8 @@ def _logits(
         raise MetadataError(operation, total_field, total, f"cu_num_logits' end {offsets[-1]}")
     counts = [end - start for start, end in pairwise(offsets)]
     if max(counts, default=0) > most:
-        given = f"{max(counts)} logits in a row"
-        raise MetadataError(operation, "cu_num_logits", given, f"at most {most}")
+        got = f"{max(counts)} logits in a row"
+        raise MetadataError(operation, "cu_num_logits", got, f"at most {most}")
     return counts
 
 

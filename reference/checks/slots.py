@@ -11,11 +11,11 @@ from ..interface.errors import MetadataError
 from .common import check_int, check_tables
 
 
-def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+def overlap(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """True if the address ranges from first to last element of the two tensors intersect."""
-    start, stop = _memory(one)
+    start, stop = _memory(tensor)
     other_start, other_stop = _memory(other)
-    return start < other_stop and other_start < stop and one.device == other.device
+    return start < other_stop and other_start < stop and tensor.device == other.device
 
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
@@ -38,8 +38,8 @@ def check_block_row(
     """Return the block table of `seq_id`; require a block for [range_start, range_end)."""
     check_tables(operation, block_tables)
     if block_tables is None or seq_id not in block_tables:
-        given = "None" if block_tables is None else f"without sequence {seq_id}"
-        raise MetadataError(operation, "block_tables", given, f"a table for sequence {seq_id}")
+        got = "None" if block_tables is None else f"without sequence {seq_id}"
+        raise MetadataError(operation, "block_tables", got, f"a table for sequence {seq_id}")
     check_range(operation, block_tables[seq_id], range_start, range_end, block_size)
     return block_tables[seq_id]
 
@@ -64,8 +64,8 @@ def check_block(operation: str, field: str, value: object) -> int:
     try:
         block = index(value)  # type: ignore[arg-type]  # TypeError if it is not an integer
     except TypeError:
-        given = type(value).__name__
-        raise TypeError(f"{operation}: {field} is {given}, expected int") from None
+        got = type(value).__name__
+        raise TypeError(f"{operation}: {field} is {got}, expected int") from None
     if block < 0:
         raise MetadataError(operation, field, block, "at least 0")
     return block

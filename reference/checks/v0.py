@@ -59,8 +59,8 @@ def check_lengths(group: InterData, row: int, query_len: int) -> None:
     if query_len != 1 and not group.is_prompt:
         raise MetadataError(ADD, "query_lens", query_len, "1, as in every decode")
     if len(group.input_tokens[row]) != query_len:
-        given = f"{len(group.input_tokens[row])} tokens"
-        raise MetadataError(ADD, "input_tokens", given, f"query_len = {query_len}")
+        got = f"{len(group.input_tokens[row])} tokens"
+        raise MetadataError(ADD, "input_tokens", got, f"query_len = {query_len}")
     seq_len = group.context_lens[row] + query_len
     if group.orig_seq_lens[row] != seq_len:
         expected = f"context_len + query_len = {seq_len}"
@@ -74,8 +74,8 @@ def check_group_tables(group: InterData) -> None:
     if tables is not None and any(table is not None for table in tables.values()):
         for seq_id in group.seq_ids:
             if tables.get(seq_id) is None:
-                given = f"without sequence {seq_id}"
-                raise MetadataError(ADD, "block_tables", given, "a table for each sequence")
+                got = f"without sequence {seq_id}"
+                raise MetadataError(ADD, "block_tables", got, "a table for each sequence")
         return
     if group.prefix_cache_hit:
         raise MetadataError(ADD, "block_tables", "empty", "a table, as the prefix cache was hit")
@@ -103,8 +103,8 @@ def check_build(
             raise MetadataError(BUILD, field, f"of length {len(values)}", f"length {length}")
         check_ints(BUILD, field, values, 0)
         if sum(values) >= 1 << 31:
-            given = f"{sum(values)} tokens in all"
-            raise MetadataError(BUILD, field, given, "less than 2**31: offsets are int32")
+            got = f"{sum(values)} tokens in all"
+            raise MetadataError(BUILD, field, got, "less than 2**31: offsets are int32")
     if not any(query_lens):
         raise MetadataError(BUILD, "query_lens", "without any token", "at least one query token")
     if sum(query_lens) != tokens:
@@ -117,8 +117,8 @@ def check_graph(
 ) -> None:
     """Require decodes only, a batch of the padded size, and graph block tables of that size."""
     if num_prefills:
-        given = f"for {num_prefills} prompts"
-        raise MetadataError(BUILD, "cuda_graph_pad_size", given, "-1: graphs hold decodes only")
+        got = f"for {num_prefills} prompts"
+        raise MetadataError(BUILD, "cuda_graph_pad_size", got, "-1: graphs hold decodes only")
     if batch_size != padded_rows:
         expected = f"sequences and padding, {padded_rows}"
         raise MetadataError(BUILD, "batch_size", batch_size, expected)
@@ -135,11 +135,11 @@ def graph_shape(operation: str, runner: Runner) -> tuple[int, int]:
     """Return the number of rows and columns of the graph block tables."""
     tables = runner.graph_block_tables
     if not isinstance(tables, np.ndarray):
-        given = type(tables).__name__
-        raise TypeError(f"{operation}: graph_block_tables is {given}, expected numpy.ndarray")
+        got = type(tables).__name__
+        raise TypeError(f"{operation}: graph_block_tables is {got}, expected numpy.ndarray")
     if tables.ndim != 2 or tables.dtype != np.int32:
-        given = f"{tables.dtype} of shape {tables.shape}"
-        raise MetadataError(operation, "graph_block_tables", given, "2-D int32")
+        got = f"{tables.dtype} of shape {tables.shape}"
+        raise MetadataError(operation, "graph_block_tables", got, "2-D int32")
     return tables.shape[0], tables.shape[1]
 
 

@@ -82,8 +82,8 @@ def check_output(
     if output is None:
         raise MetadataError(FORWARD, "output", "None", "a buffer to write into")
     if not isinstance(output, torch.Tensor):
-        given = type(output).__name__
-        raise TypeError(f"{FORWARD}: output is {given}, expected torch.Tensor")
+        got = type(output).__name__
+        raise TypeError(f"{FORWARD}: output is {got}, expected torch.Tensor")
 
 
 def check_forward(
@@ -104,8 +104,8 @@ def check_forward(
         _check_rows(field, tensor, (count, impl.head_size), metadata.num_actual_tokens)
         check_device(FORWARD, field, tensor, query.device)
         if tensor.dtype != query.dtype:
-            given = f"of dtype {tensor.dtype}"
-            raise MetadataError(FORWARD, field, given, f"{query.dtype}, as query")
+            got = f"of dtype {tensor.dtype}"
+            raise MetadataError(FORWARD, field, got, f"{query.dtype}, as query")
     _check_kv_cache(kv_cache, impl, query)
     if impl.kv_cache_dtype != "auto":
         for field in ("_k_scale", "_v_scale"):
@@ -123,8 +123,8 @@ def check_forward(
 def _check_metadata(md: Any) -> None:
     """Require valid types, shapes and counts of `XFormersAttentionMetadata`; no tensor is read."""
     if not hasattr(type(md), "decode_metadata"):
-        given = type(md).__name__
-        raise TypeError(f"{FORWARD}: attn_metadata is {given}, expected XFormersAttentionMetadata")
+        got = type(md).__name__
+        raise TypeError(f"{FORWARD}: attn_metadata is {got}, expected XFormersAttentionMetadata")
     for field in _COUNTS:
         check_int(FORWARD, field, getattr(md, field), 0)
     rows = md.num_decodes + md.num_prefills
@@ -173,8 +173,8 @@ def _check_rows(field: str, tensor: torch.Tensor, row: tuple[int, ...], tokens: 
 
 def _check_kv_cache(kv_cache: object, impl: XFormersConstants, query: torch.Tensor) -> None:
     if not isinstance(kv_cache, torch.Tensor):
-        given = type(kv_cache).__name__
-        raise TypeError(f"{FORWARD}: kv_cache is {given}, expected torch.Tensor")
+        got = type(kv_cache).__name__
+        raise TypeError(f"{FORWARD}: kv_cache is {got}, expected torch.Tensor")
     shape, heads = kv_cache.shape, (impl.num_kv_heads, impl.head_size)
     if kv_cache.ndim != 5 or shape[0] != 2 or not shape[2] or shape[3:] != heads:
         expected = f"(2, num_blocks, block_size, {heads[0]}, {heads[1]})"

@@ -39,32 +39,32 @@ def check_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def check(definition: Definition, arguments: Mapping[str, Any]) -> dict[str, int]:
     """Return the sizes of the axes; raise TypeError or MetadataError for other arguments."""
-    given = [
-        (one, _of_column(one, arguments[one.name]))
-        for one in definition.arguments
-        if not (one.optional and arguments[one.name] is None)
+    passed = [
+        (arg, _of_column(arg, arguments[arg.name]))
+        for arg in definition.arguments
+        if not (arg.optional and arguments[arg.name] is None)
     ]
     name = definition.name
-    for argument, value in given:
+    for argument, value in passed:
         _check_type(name, argument, value)
-    for argument, value in given:  # numbers first: sizes follow from them
+    for argument, value in passed:  # numbers first: sizes follow from them
         if isinstance(argument.declared, Int):
             _check_values(name, argument, value, {})
-    sizes = _check_shapes(name, given)
+    sizes = _check_shapes(name, passed)
     for argument in definition.arguments:
         if isinstance(argument.declared, Int) and arguments[argument.name] is None:
             _stand_for_least(argument, argument.declared, sizes)
-    tensors = {one.name: value for one, value in given if isinstance(one.declared, Array)}
-    _check_places(name, given, tensors)
+    tensors = {arg.name: value for arg, value in passed if isinstance(arg.declared, Array)}
+    _check_places(name, passed, tensors)
     roles: dict[str, torch.Tensor] = {
-        one.declared.role: value
-        for one, value in given
-        if isinstance(one.declared, Array) and not one.declared.written
+        arg.declared.role: value
+        for arg, value in passed
+        if isinstance(arg.declared, Array) and not arg.declared.written
     }
     _measure_tokens(roles, sizes)
-    for argument, value in sorted(given, key=_is_no_offsets):  # the tokens follow from them
+    for argument, value in sorted(passed, key=_is_no_offsets):  # the tokens follow from them
         _check_values(name, argument, value, sizes)
-    _check_batch(name, given, sizes)
+    _check_batch(name, passed, sizes)
     for condition in definition.requires:
         _check_condition(name, condition, {"sizes": sizes, "operation": name, **arguments})
     return sizes
@@ -81,9 +81,9 @@ def check_results(definition: Definition, returned: Any, sizes: dict[str, int]) 
         raise DefinitionError(f"{where} returns {type(returned).__name__}, declared is None")
     for result, value in zip(results, values, strict=False):
         if not (result.optional and value is None):
-            given, expected = _difference(result, value, sizes)
-            if given:
-                raise DefinitionError(f"{where}: {result.name} is {given}, declared is {expected}")
+            got, expected = _difference(result, value, sizes)
+            if got:
+                raise DefinitionError(f"{where}: {result.name} is {got}, declared is {expected}")
 
 
 def _difference(result: Result, value: Any, sizes: dict[str, int]) -> tuple[str, str]:
@@ -98,10 +98,10 @@ def _difference(result: Result, value: Any, sizes: dict[str, int]) -> tuple[str,
         return _dtypes(value.dtype), _dtypes(*declared.dtypes)
     if declared.has_any_shape:
         return "", ""
-    known = [one.axis in sizes or not one.axis for one in declared.sizes]
+    known = [size.axis in sizes or not size.axis for size in declared.sizes]
     expected = [
-        one.value(sizes) if is_known else None
-        for one, is_known in zip(declared.sizes, known, strict=True)
+        size.value(sizes) if is_known else None
+        for size, is_known in zip(declared.sizes, known, strict=True)
     ]
     if value.ndim != len(expected) or any(
         size not in (None, length) for size, length in zip(expected, value.shape, strict=True)
@@ -112,7 +112,7 @@ def _difference(result: Result, value: Any, sizes: dict[str, int]) -> tuple[str,
 
 
 def _dtypes(*dtypes: torch.dtype) -> str:
-    return " or ".join(str(one).removeprefix("torch.") for one in dtypes)
+    return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 
 def _check_type(name: str, argument: Argument, value: Any) -> None:
@@ -126,7 +126,7 @@ def _check_type(name: str, argument: Argument, value: Any) -> None:
     if isinstance(declared, Object):
         is_bool = isinstance(value, bool) and bool not in declared.kinds
         if declared.kinds and (is_bool or not isinstance(value, declared.kinds)):
-            shown = " or ".join(one.__name__ for one in declared.kinds)
+            shown = " or ".join(kind.__name__ for kind in declared.kinds)
             raise TypeError(f"{name}: {argument.name} is {type(value).__name__}, expected {shown}")
         return
     expected = int if isinstance(declared, Int) else torch.Tensor
@@ -167,15 +167,15 @@ def _check_metadata(name: str, declared: Metadata, metadata: Any) -> None:
         check_rows(name, metadata)
 
 
-def _check_shapes(name: str, given: list[tuple[Argument, Any]]) -> dict[str, int]:
+def _check_shapes(name: str, passed: list[tuple[Argument, Any]]) -> dict[str, int]:
     """Require sizes that agree; return the size of each axis."""
     sizes: dict[str, int] = {}
-    for argument, value in given:
+    for argument, value in passed:
         if isinstance(argument.declared, Int):
             sizes |= _size_said(argument.declared, value) | {argument.name: value}
         if isinstance(argument.declared, Metadata):
             sizes["R"] = value.num_reqs
-    for argument, value in given:
+    for argument, value in passed:
         declared = argument.declared
         if not isinstance(declared, Array) or (declared.or_empty and not value.numel()):
             continue
@@ -208,12 +208,12 @@ def _check_size(name: str, field: str, size: Size, length: int, sizes: dict[str,
 
 
 def _check_places(
-    name: str, given: list[tuple[Argument, Any]], tensors: dict[str, torch.Tensor]
+    name: str, passed: list[tuple[Argument, Any]], tensors: dict[str, torch.Tensor]
 ) -> None:
     """Require dtypes, strides, one device, and memory of its own for each written array."""
-    devices = [v.query_start_loc.device for one, v in given if isinstance(one.declared, Metadata)]
+    devices = [v.query_start_loc.device for arg, v in passed if isinstance(arg.declared, Metadata)]
     device = devices[0] if devices else None
-    for argument, value in given:
+    for argument, value in passed:
         if not isinstance(argument.declared, Array):
             continue
         alike = tensors.get(argument.declared.dtype_of)
@@ -237,8 +237,8 @@ def _check_places(
                 )
 
 
-def _is_no_offsets(one: tuple[Argument, Any]) -> bool:
-    declared = one[0].declared
+def _is_no_offsets(pair: tuple[Argument, Any]) -> bool:
+    declared = pair[0].declared
     return not (isinstance(declared, Array) and declared.role == "query offsets")
 
 
@@ -273,8 +273,8 @@ def _check_values(name: str, argument: Argument, value: Any, sizes: dict[str, in
     if declared.longer:
         needed = _first_size(declared, value, sizes)
         if value.shape[0] < needed:
-            given = f"of length {value.shape[0]}"
-            raise MetadataError(name, argument.name, given, f"at least {needed}")
+            got = f"of length {value.shape[0]}"
+            raise MetadataError(name, argument.name, got, f"at least {needed}")
         value = value[:needed]
     if not value.is_cpu:
         return
@@ -306,18 +306,18 @@ def _limit(bound: Bound | None, sizes: dict[str, int]) -> int | None:
     return size.value(sizes) if not size.axis or size.axis in sizes else None
 
 
-def _check_batch(name: str, given: list[tuple[Argument, Any]], sizes: dict[str, int]) -> None:
+def _check_batch(name: str, passed: list[tuple[Argument, Any]], sizes: dict[str, int]) -> None:
     """Require that lengths, offsets and the block table on the CPU are of one batch."""
     by_role: dict[str, tuple[str, torch.Tensor]] = {
-        one.declared.role: (one.name, value[: _first_size(one.declared, value, sizes)])
-        for one, value in given
-        if isinstance(one.declared, Array)
-        and one.declared.follows_batch
+        arg.declared.role: (arg.name, value[: _first_size(arg.declared, value, sizes)])
+        for arg, value in passed
+        if isinstance(arg.declared, Array)
+        and arg.declared.follows_batch
         and value.is_cpu
-        and not (one.declared.or_empty and not value.numel())
+        and not (arg.declared.or_empty and not value.numel())
     }
     amounts = {
-        one.declared.amount: (one.name, v) for one, v in given if isinstance(one.declared, Int)
+        arg.declared.amount: (arg.name, v) for arg, v in passed if isinstance(arg.declared, Int)
     }
     queries = _query_lens(by_role)
     if "tokens" in amounts and queries is not None and int(queries.sum()) != amounts["tokens"][1]:
@@ -355,15 +355,15 @@ def _seq_lens(
 
 
 def _check_condition(name: str, condition: Any, known: Mapping[str, Any]) -> None:
-    values = {one: known[one] for one in inspect.signature(condition).parameters}
+    values = {parameter: known[parameter] for parameter in inspect.signature(condition).parameters}
     tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
     if not (getattr(condition, OF_SHAPES, False) or all(tensor.is_cpu for tensor in tensors)):
         return
-    found: Iterator[tuple[str, Any, str]] | None = condition(**values)
-    for field, wrong, expected in found or ():
+    problems: Iterator[tuple[str, Any, str]] | None = condition(**values)
+    for field, wrong, expected in problems or ():
         value = values[field]
         if isinstance(wrong, torch.Tensor) and wrong.ndim:
             refuse(name, field, value.flatten(), wrong.flatten(), expected)
         elif wrong:
-            given = f"of length {len(value)}" if isinstance(value, torch.Tensor) else value
-            raise MetadataError(name, field, given, expected)
+            got = f"of length {len(value)}" if isinstance(value, torch.Tensor) else value
+            raise MetadataError(name, field, got, expected)

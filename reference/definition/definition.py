@@ -28,8 +28,8 @@ def built_in_definition(name: str) -> Definition:
 
 def definition_of(defined: Any) -> Definition | None:
     """Return the definition of a decorated function or class, None for any other object."""
-    found = getattr(defined, DEFINITION, None)
-    return found if isinstance(found, Definition) else None
+    definition = getattr(defined, DEFINITION, None)
+    return definition if isinstance(definition, Definition) else None
 
 
 @overload
@@ -108,12 +108,12 @@ def _decorated_class(target: Any, name: str, added: Added, state: tuple[str, ...
     place = place_of(target)
     if not methods:
         raise DefinitionError(f"{place}: class {name} has no public method, which would be a step")
-    made = vars(target).get("__init__")
+    initializer = vars(target).get("__init__")
     opened: tuple[Argument, ...] = ()
     parts = tuple(methods)
-    if made is not None:
-        initial = read_signature(made, "__init__", name, added, bound=True)
-        target.__init__ = checking(made, initial, bound=True)
+    if initializer is not None:
+        initial = read_signature(initializer, "__init__", name, added, bound=True)
+        target.__init__ = checking(initializer, initial, bound=True)
         opened = initial.arguments
         parts = (initial, *methods)
     check_added(f"{place}: {name}", added, parts)

@@ -103,29 +103,37 @@ class Definition:
     @property
     def has_batch(self) -> bool:
         """True if a batch determines some argument, of a class one of its methods."""
-        return any(one.declared.follows_batch for one in self.every_argument)
+        return any(arg.declared.follows_batch for arg in self.every_argument)
 
     @property
     def has_own_batch(self) -> bool:
         """True if a batch determines some argument, of a class one of its instantiation."""
-        return any(one.declared.follows_batch for one in self.arguments)
+        return any(arg.declared.follows_batch for arg in self.arguments)
 
     @property
     def has_conditions(self) -> bool:
         """True if arguments that are each as declared may be refused together."""
-        declared = [one.declared for one in self.arguments]
-        bounds = [(one, bound) for one in declared for bound in (one.least, one.below)]
+        declared = [arg.declared for arg in self.arguments]
+        bounds = [
+            (declaration, bound)
+            for declaration in declared
+            for bound in (declaration.least, declaration.below)
+        ]
         return (
             bool(self.requires)
-            or any(isinstance(one, Array) and one.distinct for one in declared)
+            or any(
+                isinstance(declaration, Array) and declaration.distinct for declaration in declared
+            )
             or any(isinstance(bound, str) for _, bound in bounds)
-            or any(bound is not None and _narrows(one, bound) for one, bound in bounds)
+            or any(
+                bound is not None and _narrows(declaration, bound) for declaration, bound in bounds
+            )
         )
 
     @property
     def has_results(self) -> bool:
         """True if something is returned or written, or is state."""
-        written = any(one.is_written for one in self.every_argument)
+        written = any(arg.is_written for arg in self.every_argument)
         returned = self.results or any(method.results for method in self.methods)
         return bool(returned or self.state or written)
 

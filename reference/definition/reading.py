@@ -67,10 +67,10 @@ def read_signature(
         ) from None
     parameters = [*inspect.signature(function).parameters.values()][int(bound) :]
     arguments = tuple(
-        _argument(one, hints.get(one.name), f"{place}: {named}") for one in parameters
+        _argument(arg, hints.get(arg.name), f"{place}: {named}") for arg in parameters
     )
-    names = {one.name for one in arguments}
-    used = tuple(one for one in added.requires if _parameters(one) <= names)
+    names = {arg.name for arg in arguments}
+    used = tuple(condition for condition in added.requires if _parameters(condition) <= names)
     definition = Definition(
         name,
         "" if bound else summary_of(function, place),
@@ -88,7 +88,7 @@ def read_signature(
         choices=added.choices,
     )
     _check_axes(definition, f"{place}: {named}")
-    written = {one.name for one in arguments if one.is_written}
+    written = {arg.name for arg in arguments if arg.is_written}
     for result in definition.results:
         if result.name in written:
             raise DefinitionError(
@@ -104,11 +104,11 @@ def _parameters(condition: Callable[..., Any]) -> set[str]:
 
 def check_added(place: str, added: Added, parts: tuple[Definition, ...]) -> None:
     """Raise DefinitionError for a condition or a value of what no call has."""
-    arguments = [one for part in parts for one in part.arguments]
-    names = {one.name for one in arguments}
-    arrays = [one.declared for one in arguments if isinstance(one.declared, Array)]
-    said = {one.declared.axis for one in arguments if isinstance(one.declared, Int)}
-    axes = {size.axis for one in arrays for size in one.sizes} - {"", *CUT_AXES, *said}
+    arguments = [arg for part in parts for arg in part.arguments]
+    names = {arg.name for arg in arguments}
+    arrays = [arg.declared for arg in arguments if isinstance(arg.declared, Array)]
+    said = {arg.declared.axis for arg in arguments if isinstance(arg.declared, Int)}
+    axes = {size.axis for array in arrays for size in array.sizes} - {"", *CUT_AXES, *said}
     for name in added.values:
         if name not in names | axes:
             listed = ", ".join(sorted(names | axes))
@@ -116,7 +116,7 @@ def check_added(place: str, added: Added, parts: tuple[Definition, ...]) -> None
                 f"{place}: values has {name}, which is no argument or axis: those are {listed}"
             )
     for name, values in added.choices.items():
-        kinds = {type(one) for one in values}
+        kinds = {type(choice) for choice in values}
         taken = name in _PARAMETERS or name.startswith(("size_", "with_"))
         for problem, is_wrong in (
             ("is an argument", name in names),
@@ -184,15 +184,15 @@ def _without_none(hint: Any) -> tuple[bool, Any]:
 
 def _declared(hint: Any) -> Declaration | None:
     if get_origin(hint) is Annotated:
-        found = [one for one in hint.__metadata__ if isinstance(one, Declaration)]
-        if found and isinstance(found[-1], Object) and not found[-1].kinds:
+        declarations = [extra for extra in hint.__metadata__ if isinstance(extra, Declaration)]
+        if declarations and isinstance(declarations[-1], Object) and not declarations[-1].kinds:
             plain = get_args(hint)[0]
             kinds = get_args(plain) if isinstance(plain, UnionType) else (plain,)
             classes = (get_origin(kind) or kind for kind in kinds)
             # A protocol says what is read: its objects are of any class.
-            kept = tuple(one for one in classes if not getattr(one, "_is_protocol", False))
-            return replace(found[-1], kinds=kept)
-        return found[-1] if found else None
+            kept = tuple(cls for cls in classes if not getattr(cls, "_is_protocol", False))
+            return replace(declarations[-1], kinds=kept)
+        return declarations[-1] if declarations else None
     return _PLAIN.get(hint)
 
 
@@ -287,7 +287,7 @@ def _check_dtype_of(argument: Argument, definition: Definition, place: str) -> N
     declared = argument.declared
     if not isinstance(declared, Array) or not declared.dtype_of:
         return
-    names = [one.name for one in definition.arguments if isinstance(one.declared, Array)]
+    names = [arg.name for arg in definition.arguments if isinstance(arg.declared, Array)]
     if declared.dtype_of not in names[: names.index(argument.name)]:
         raise DefinitionError(
             f"{place}: {argument.name}: {declared.dtype_of} is no array before it: dtype_of is the "
@@ -297,7 +297,7 @@ def _check_dtype_of(argument: Argument, definition: Definition, place: str) -> N
 
 def _check_memory(definition: Definition, declared: Array, place: str) -> None:
     """Raise DefinitionError for an array that may be what is no argument."""
-    if declared.may_be and declared.may_be not in [one.name for one in definition.arguments]:
+    if declared.may_be and declared.may_be not in [arg.name for arg in definition.arguments]:
         raise DefinitionError(f"{place}: may_be names {declared.may_be}, which is no argument")
     for name in ("longer", "dense"):
         if getattr(declared, name) and not declared.sizes:
@@ -329,7 +329,7 @@ def _check_sizes(declared: Array, place: str) -> None:
     allowed = _DTYPES_OF.get(declared.role, _INTEGERS)
     for dtype in declared.dtypes:
         if dtype not in allowed:
-            listed = ", ".join(str(one).removeprefix("torch.") for one in allowed)
+            listed = ", ".join(str(kind).removeprefix("torch.") for kind in allowed)
             raise DefinitionError(
                 f"{place}: an array of {declared.role} is not of {dtype}: it may be {listed}"
             )

@@ -82,10 +82,10 @@ def size_of(expression: Bound) -> Size:
         return Size("", 0, expression)
     if expression == BY_VALUES:
         return Size(BY_VALUES, 1, 0)
-    found = _SIZE.fullmatch(expression)
-    if found is None:
+    match = _SIZE.fullmatch(expression)
+    if match is None:
         raise ValueError(f"{expression!r} is no size: write 3, 'N', 'N+1' or '2*N'")
-    return Size(found[2], int(found[1] or 1), int(found[3] or 0))
+    return Size(match[2], int(match[1] or 1), int(match[3] or 0))
 
 
 _SHAPES: Final[dict[str, tuple[Bound, ...]]] = {
@@ -150,14 +150,14 @@ class Array:
 
     def __str__(self) -> str:
         sizes = ", ".join(map(str, self.shape or _SHAPES.get(self.role, ())))
-        dtypes = "|".join(str(one).removeprefix("torch.") for one in self.dtypes)
+        dtypes = "|".join(str(dtype).removeprefix("torch.") for dtype in self.dtypes)
         return f"<{'written ' * self.written}{self.role} ({sizes}) {dtypes}>"
 
     @property
     def sizes(self) -> tuple[Size, ...]:
         """Size of each dimension; empty if there may be any number."""
         shape = () if self.has_any_shape else self.shape or _SHAPES.get(self.role, ())
-        return tuple(size_of(one) for one in shape)
+        return tuple(size_of(bound) for bound in shape)
 
     @property
     def has_any_shape(self) -> bool:
@@ -243,7 +243,7 @@ class Object(_NoNumbers):
     """Its classes; those of the annotation by default, any for a protocol."""
 
     def __str__(self) -> str:
-        return f"<{' or '.join(one.__name__ for one in self.kinds) or 'object'}>"
+        return f"<{' or '.join(kind.__name__ for kind in self.kinds) or 'object'}>"
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,8 @@ def is_all_cross_attn_metadata_set(attn_metadata: EncoderDecoderMetadata) -> boo
 
 def _check_metadata(operation: str, metadata: object) -> None:
     if not hasattr(metadata, "num_prefill_tokens"):
-        given = type(metadata).__name__
-        raise TypeError(f"{operation}: attn_metadata is {given}, expected V0 attention metadata")
+        got = type(metadata).__name__
+        raise TypeError(f"{operation}: attn_metadata is {got}, expected V0 attention metadata")
 
 
 def _field(operation: str, metadata: object, field: str, attn_type: str) -> Any:

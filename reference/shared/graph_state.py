@@ -93,7 +93,7 @@ class CommonAttentionState(AttentionState):
         self._check_rows(operation, batch_size)
         if is_encoder_decoder_model:
             self._check_encoder_decoder(operation)
-        made = self.runner.attn_backend.make_metadata(
+        metadata = self.runner.attn_backend.make_metadata(
             num_prefills=0,
             num_prefill_tokens=0,
             num_decode_tokens=batch_size,
@@ -114,13 +114,13 @@ class CommonAttentionState(AttentionState):
         )
         if is_encoder_decoder_model:
             width = self.runner.get_max_block_per_batch()
-            made.cross_slot_mapping = self._full((0,), PAD_SLOT_ID)
-            made.cross_block_tables = self._full((batch_size, width), 1)
-            made.encoder_seq_lens = self._full((batch_size,), 1)
-            made.encoder_seq_lens_tensor = self._full((batch_size,), 1)
-            made.max_encoder_seq_len = self.runner.max_seq_len_to_capture
-            made.num_encoder_tokens = 0
-        return made
+            metadata.cross_slot_mapping = self._full((0,), PAD_SLOT_ID)
+            metadata.cross_block_tables = self._full((batch_size, width), 1)
+            metadata.encoder_seq_lens = self._full((batch_size,), 1)
+            metadata.encoder_seq_lens_tensor = self._full((batch_size,), 1)
+            metadata.max_encoder_seq_len = self.runner.max_seq_len_to_capture
+            metadata.num_encoder_tokens = 0
+        return metadata
 
     def get_graph_input_buffers(
         self, attn_metadata: Any, is_encoder_decoder_model: bool = False

@@ -52,9 +52,9 @@ def set_kv_cache_layout(cache_layout: KVCacheLayoutType | None) -> None:
     global _chosen  # noqa: PLW0603
     operation = "set_kv_cache_layout"
     if cache_layout is not None and not is_valid_kv_cache_layout(cache_layout):
-        given = cast("object", cache_layout)
-        if not isinstance(given, str):
-            kind = type(given).__name__
+        layout = cast("object", cache_layout)
+        if not isinstance(layout, str):
+            kind = type(layout).__name__
             raise TypeError(f"{operation}: cache_layout is {kind}, expected str or None")
-        raise MetadataError(operation, "cache_layout", repr(given), _EXPECTED)
+        raise MetadataError(operation, "cache_layout", repr(layout), _EXPECTED)
     _chosen = cache_layout

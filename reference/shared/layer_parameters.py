@@ -29,8 +29,8 @@ def get_per_layer_parameters(
     """
     operation = "get_per_layer_parameters"
     if not isinstance(layer_names, Iterable) or isinstance(layer_names, str):
-        given = type(layer_names).__name__
-        raise TypeError(f"{operation}: layer_names is {given}, expected a list of str")
+        got = type(layer_names).__name__
+        raise TypeError(f"{operation}: layer_names is {got}, expected a list of str")
     if not isinstance(cls_, type):
         raise TypeError(f"{operation}: cls_ is {cls_!r}, expected a class")
     layers = vllm_config.compilation_config.static_forward_context
@@ -85,13 +85,13 @@ def infer_global_hyperparameters(
     """
     operation = "infer_global_hyperparameters"
     if not isinstance(per_layer_params, Mapping):
-        given = type(per_layer_params).__name__
-        raise TypeError(f"{operation}: per_layer_params is {given}, expected a dict")
+        got = type(per_layer_params).__name__
+        raise TypeError(f"{operation}: per_layer_params is {got}, expected a dict")
     layers = list(per_layer_params.values())
     for name, layer in per_layer_params.items():
         if not isinstance(layer, PerLayerParameters):
-            field, given = f"per_layer_params[{name!r}]", type(layer).__name__
-            raise TypeError(f"{operation}: {field} is {given}, expected PerLayerParameters")
+            field, got = f"per_layer_params[{name!r}]", type(layer).__name__
+            raise TypeError(f"{operation}: {field} is {got}, expected PerLayerParameters")
     if not layers:
         raise MetadataError(operation, "per_layer_params", "empty", "at least one layer")
     first = layers[0]

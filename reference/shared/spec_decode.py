@@ -40,9 +40,9 @@ def reshape_attn_output_for_spec_decode(attn_output: torch.Tensor) -> torch.Tens
     try:
         return attn_output.view(batch * tokens, heads, size)
     except RuntimeError:
-        given = f"of strides {attn_output.stride()}"
+        got = f"of strides {attn_output.stride()}"
         expected = "dimensions 0 and 1 that merge without a copy"
-        raise MetadataError(operation, "attn_output", given, expected) from None
+        raise MetadataError(operation, "attn_output", got, expected) from None
 
 
 def _check_dimensions(operation: str, field: str, tensor: object, allowed: tuple[int, ...]) -> None:

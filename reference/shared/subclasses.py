@@ -38,19 +38,19 @@ def subclass_attention_metadata(
     _check_prefix(_METADATA, "name_prefix", name_prefix)
     _check_class(_METADATA, "metadata_cls", metadata_cls)
     if not is_dataclass(metadata_cls):
-        given = metadata_cls.__name__
-        raise TypeError(f"{_METADATA}: metadata_cls is {given}, expected a dataclass")
+        got = metadata_cls.__name__
+        raise TypeError(f"{_METADATA}: metadata_cls is {got}, expected a dataclass")
     _check_fields(fields, {field.name for field in dataclass_fields(metadata_cls)})
     params: Any = metadata_cls.__dataclass_params__  # type: ignore[attr-defined]
     kept = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
-    made: type[Any] = make_dataclass(
+    subclass: type[Any] = make_dataclass(
         name_prefix + metadata_cls.__name__,
         fields,
         bases=(metadata_cls,),
         **{name: getattr(params, name) for name in kept},
     )
-    made.__module__ = metadata_cls.__module__  # since Python 3.12 it is the caller's
-    return made
+    subclass.__module__ = metadata_cls.__module__  # since Python 3.12 it is the caller's
+    return subclass
 
 
 def subclass_attention_backend(
@@ -85,9 +85,9 @@ def fast_prefill_backend(
     _check_prefix(_FAST_PREFILL, "prefix", prefix)
     _check_class(_FAST_PREFILL, "underlying_attn_backend", underlying_attn_backend)
     if not callable(getattr(underlying_attn_backend, "get_builder_cls", None)):
-        given = underlying_attn_backend.__name__
+        got = underlying_attn_backend.__name__
         raise TypeError(
-            f"{_FAST_PREFILL}: underlying_attn_backend is {given}, expected an AttentionBackend"
+            f"{_FAST_PREFILL}: underlying_attn_backend is {got}, expected an AttentionBackend"
         )
     underlying_builder = underlying_attn_backend.get_builder_cls()
     _check_class(_FAST_PREFILL, "underlying_attn_backend.get_builder_cls()", underlying_builder)
@@ -131,20 +131,20 @@ def _extend(built: Any, cls: type[Any], metadata: CommonAttentionMetadata) -> An
     copied too. Unset attributes stay unset.
     """
     try:
-        made = object.__new__(cls)
+        extended = object.__new__(cls)
     except TypeError:
         raise _not_extensible(type(built)) from None
-    made.__dict__.update(getattr(built, "__dict__", {}))
+    extended.__dict__.update(getattr(built, "__dict__", {}))
     for base in type(built).__mro__:
         for slot in vars(base).values():
             if ismemberdescriptor(slot):
                 try:
-                    slot.__set__(made, slot.__get__(built))
+                    slot.__set__(extended, slot.__get__(built))
                 except AttributeError:
                     continue
     for name, *_ in KV_SHARING_FAST_PREFILL_METADATA_FIELDS:
-        object.__setattr__(made, name, getattr(metadata, name))  # frozen classes too
-    return made
+        object.__setattr__(extended, name, getattr(metadata, name))  # frozen classes too
+    return extended
 
 
 def _not_extensible(cls: type[Any]) -> TypeError:
@@ -172,8 +172,8 @@ def _check_class(operation: str, field: str, cls: object) -> None:
 def _check_fields(fields: object, present: set[str]) -> None:
     """Require (name, type, default) triples whose names are new."""
     if not isinstance(fields, list | tuple):
-        given = type(fields).__name__
-        raise TypeError(f"{_METADATA}: fields is {given}, expected a list of triples")
+        got = type(fields).__name__
+        raise TypeError(f"{_METADATA}: fields is {got}, expected a list of triples")
     seen = set(present)
     for field in fields:
         triple = isinstance(field, tuple) and len(field) == _FIELD_PARTS
