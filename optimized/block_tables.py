@@ -65,7 +65,7 @@ class BlockTables:
         self.num_kv_cache_groups = groups
         self._widths = list(max_num_blocks_per_group)
         self._enabled = list(enabled)
-        self._ranks = [cp_size if one else 1 for one in sharded]
+        self._ranks = [cp_size if is_sharded else 1 for is_sharded in sharded]
 
         self.slot_mappings = torch.zeros(
             (groups, max_num_batched_tokens), dtype=_INT64, device=device

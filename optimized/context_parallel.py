@@ -96,6 +96,6 @@ def split_prefill_chunks(
     lengths = dense(seq_lens_cpu, seq_lens_cpu.dtype)
     num_reqs, wide = lengths.shape[0], lengths.dtype is torch.int64
     ends = torch.empty(num_reqs, dtype=torch.int64)
-    found = loops.find_runs(lengths.data_ptr(), wide, num_reqs, workspace_size, ends.data_ptr())
-    bounds = [request_offset, *(request_offset + end for end in ends[:found].tolist())]
+    num_runs = loops.find_runs(lengths.data_ptr(), wide, num_reqs, workspace_size, ends.data_ptr())
+    bounds = [request_offset, *(request_offset + end for end in ends[:num_runs].tolist())]
     return list(pairwise(bounds))

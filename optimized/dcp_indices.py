@@ -33,8 +33,8 @@ def get_dcp_lens(
     ranks = dcp_size, dcp_rank, interleave_size
     if not on_device(lens):
         out = torch.empty(lens.shape, dtype=lens.dtype)
-        given = *vector(lens), *optional_vector(start)
-        loops.count_owned(lens.shape[0], *given, *ranks, out.data_ptr())
+        vectors = *vector(lens), *optional_vector(start)
+        loops.count_owned(lens.shape[0], *vectors, *ranks, out.data_ptr())
         return out
     # The end of a range, and the ranks' turns together, may need 64 bits.
     if start is None:

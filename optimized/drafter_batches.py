@@ -59,8 +59,8 @@ def prepare_inputs(
         new_starts.data_ptr(),
         new_lengths.data_ptr(),
     )
-    made = _on_device if on_device(md.query_start_loc) else _on_host
-    device_starts, device_lengths, indices, slots = made(md, new_starts, new_lengths, tokens)
+    prepare = _on_device if on_device(md.query_start_loc) else _on_host
+    device_starts, device_lengths, indices, slots = prepare(md, new_starts, new_lengths, tokens)
     changes = {
         "query_start_loc": device_starts,
         "query_start_loc_cpu": new_starts,
@@ -175,13 +175,13 @@ def _extended(value: Any, md: CommonAttentionMetadata, more: int, fill: int) -> 
     return type(value)(items)
 
 
-_Made = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+_Outputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 """Offsets, lengths, token indices and slots of the kept tokens, on the batch's device."""
 
 
 def _on_host(
     md: CommonAttentionMetadata, starts: torch.Tensor, lengths: torch.Tensor, tokens: int
-) -> _Made:
+) -> _Outputs:
     dtype = md.query_start_loc.dtype
     indices, slots = starts.new_empty(tokens, dtype=dtype), _INT64S.new_empty(tokens)
     loops.keep_tokens(
@@ -199,7 +199,7 @@ def _on_host(
 
 def _on_device(
     md: CommonAttentionMetadata, starts: torch.Tensor, _lengths: torch.Tensor, tokens: int
-) -> _Made:
+) -> _Outputs:
     from .kernels.drafter_kept_tokens import keep_tokens_on_device
 
     offsets = md.query_start_loc

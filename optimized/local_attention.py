@@ -49,7 +49,7 @@ def make_local_attention_virtual_batches(
     starts, starts_cpu, lengths, lengths_cpu, computed_cpu, longest, table, owners = rows
     max_query_len, max_seq_len = longest
     encoder = md.encoder_seq_lens
-    made = CommonAttentionMetadata(  # by position: 0.5 us faster than by keyword
+    virtual_batch = CommonAttentionMetadata(  # by position: 0.5 us faster than by keyword
         starts,
         starts_cpu,
         lengths,
@@ -67,10 +67,10 @@ def make_local_attention_virtual_batches(
         None if encoder is None else encoder[_requests(plan).numpy()],
     )
     if plan.wide:  # any tensor of the batch is int64; others may be int32
-        take_dtypes(made, md)
+        take_dtypes(virtual_batch, md)
     if type(md) is CommonAttentionMetadata:
-        return made
-    return _in_class_of(md, made, plan, owners)
+        return virtual_batch
+    return _in_class_of(md, virtual_batch, plan, owners)
 
 
 @dataclass(slots=True)
@@ -157,8 +157,8 @@ def _fill(
 
     Return the longest query and the longest sequence, in tokens.
     """
-    made = plan.num_virtual, rows.data_ptr(), twins.data_ptr(), twin_words
-    return loops.fill_virtual(plan.wide, *plan.batch, *made, *gathered)
+    outputs = plan.num_virtual, rows.data_ptr(), twins.data_ptr(), twin_words
+    return loops.fill_virtual(plan.wide, *plan.batch, *outputs, *gathered)
 
 
 def _requests(plan: _Plan) -> torch.Tensor:
@@ -171,7 +171,7 @@ def _requests(plan: _Plan) -> torch.Tensor:
 
 def _in_class_of(
     md: CommonAttentionMetadata,
-    made: CommonAttentionMetadata,
+    virtual_batch: CommonAttentionMetadata,
     plan: _Plan,
     owners: torch.Tensor | None,
 ) -> CommonAttentionMetadata:
@@ -183,7 +183,7 @@ def _in_class_of(
             added[field] = value
         else:
             added[field] = _repeated(value, requests, owners)
-    return type(md)(**vars(made), **added)
+    return type(md)(**vars(virtual_batch), **added)
 
 
 def _repeated(value: Any, requests: torch.Tensor, owners: torch.Tensor | None) -> Any:

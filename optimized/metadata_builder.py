@@ -310,8 +310,8 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
     def _make_metadata(self, fields: dict[str, Any]) -> M:
         if hasattr(type(self), "_metadata_cls"):
             return self._metadata_cls(**fields)
-        made: M = self.runner.attn_backend.make_metadata(**fields)
-        return made
+        metadata: M = self.runner.attn_backend.make_metadata(**fields)
+        return metadata
 
 
 def _block_tables(group: InterData) -> list[Sequence[int]]:

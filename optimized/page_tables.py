@@ -55,8 +55,8 @@ def get_batch_indices_positions(
 
         write_append_positions(append_indptr, seq_lens, out)
     else:
-        given = *vector(append_indptr), *vector(seq_lens)
-        loops.append_positions(seq_lens.shape[0], *given, nnz, out.data_ptr())
+        vectors = *vector(append_indptr), *vector(seq_lens)
+        loops.append_positions(seq_lens.shape[0], *vectors, nnz, out.data_ptr())
     return out[0], out[1]
 
 

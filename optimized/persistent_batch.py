@@ -149,17 +149,17 @@ class PersistentBatch:
         Errors as in `reference`.
         """
         num_reqs, state = len(self.req_ids), self._state
-        given = (num_scheduled_tokens, num_padded_reqs, num_padded_tokens)
+        arguments = (num_scheduled_tokens, num_padded_reqs, num_padded_tokens)
         query_lens = self._query_lens(num_scheduled_tokens)
         if query_lens is None:
-            query_lens = np.array(check_step("PersistentBatch.build", self, *given), np.int64)
+            query_lens = np.array(check_step("PersistentBatch.build", self, *arguments), np.int64)
         tokens, *longest = measure(query_lens, state.computed, state.num_blocks, self.block_size)
         rows = num_reqs if num_padded_reqs is None else num_padded_reqs
         num_tokens = tokens if num_padded_tokens is None else num_padded_tokens
         fits = type(rows) is int and type(num_tokens) is int and num_reqs <= rows
         fits = fits and rows <= self.max_num_reqs and 0 <= tokens <= num_tokens
         if not fits or num_tokens > self.max_num_tokens:
-            check_step("PersistentBatch.build", self, *given)
+            check_step("PersistentBatch.build", self, *arguments)
         views = self._fill(query_lens, state, rows, clear=False)
         self._fill_slots(views)
         return self._metadata(views, num_tokens, *longest)

@@ -66,7 +66,7 @@ def prepare_prefill_inputs(
     """Write the input tokens of rows that are in their prompt, and those that come next."""
     if _checked:
         check_call("prepare_prefill_inputs", **locals())
-    given = (
+    arguments = (
         input_ids,
         next_prefill_tokens,
         idx_mapping,
@@ -78,7 +78,7 @@ def prepare_prefill_inputs(
     if on_device(idx_mapping):
         from .kernels.prefill_inputs import write_prefill_inputs
 
-        write_prefill_inputs(*given)
+        write_prefill_inputs(*arguments)
         return
     loops.fill_prefill(
         idx_mapping.shape[0],
@@ -111,7 +111,7 @@ def combine_sampled_and_draft_tokens(
     """Write sampled and draft tokens to the input, and return the tokens with logits, int64."""
     if _checked:
         check_call("combine_sampled_and_draft_tokens", **locals())
-    given = (
+    arguments = (
         input_ids,
         idx_mapping,
         last_sampled_tokens,
@@ -125,7 +125,7 @@ def combine_sampled_and_draft_tokens(
     if on_device(idx_mapping):
         from .kernels.combined_tokens import combine_on_device
 
-        combine_on_device(*given, num_new_sampled_tokens, logits_indices)
+        combine_on_device(*arguments, num_new_sampled_tokens, logits_indices)
         return logits_indices
     loops.fill_combined(
         idx_mapping.shape[0],
@@ -220,7 +220,7 @@ def post_update(
     """Add the sampled tokens of each row to the state of its slot; skip dummy rows."""
     if _checked:
         check_call("post_update", **locals())
-    given = (
+    arguments = (
         idx_mapping,
         num_computed_tokens,
         last_sampled_tokens,
@@ -235,7 +235,7 @@ def post_update(
     if on_device(idx_mapping):
         from .kernels.post_update import update_on_device
 
-        update_on_device(*given)
+        update_on_device(*arguments)
         return
     loops.update(
         idx_mapping.shape[0],

@@ -81,9 +81,11 @@ def compute_slot_mapping(
     Python ints. Errors are those of `reference` and leave the list unchanged. SPEC.md
     section 5.
     """
-    one = is_profile_run is False and type(seq_len) is type(context_len) is int
-    one = one and seq_len == context_len + 1
-    if one and _append_one(slot_mapping, seq_id, context_len, start_idx, block_size, block_tables):
+    is_one_token = is_profile_run is False and type(seq_len) is type(context_len) is int
+    is_one_token = is_one_token and seq_len == context_len + 1
+    if is_one_token and _append_one(
+        slot_mapping, seq_id, context_len, start_idx, block_size, block_tables
+    ):
         return
     operation = "compute_slot_mapping"
     if type(is_profile_run) is not bool or not isinstance(slot_mapping, list):

@@ -39,8 +39,8 @@ def get_last_loc(
 
         read_last_slots(req_to_token, rows, lengths, out)
     else:
-        given = *_table(req_to_token), *vector(rows), *vector(lengths)
-        loops.last_slots(lengths.shape[0], *given, out.data_ptr(), wide)
+        vectors = *_table(req_to_token), *vector(rows), *vector(lengths)
+        loops.last_slots(lengths.shape[0], *vectors, out.data_ptr(), wide)
     return out
 
 
@@ -68,8 +68,8 @@ def write_req_to_token_pool(
     if on_device(req_to_token):
         from .kernels.token_pool import write_token_rows
 
-        given = upload(prefixes, device), pre_lens, seq_lens, out_cache_loc
-        write_token_rows(req_to_token, req_pool_indices, *given)
+        row_inputs = upload(prefixes, device), pre_lens, seq_lens, out_cache_loc
+        write_token_rows(req_to_token, req_pool_indices, *row_inputs)
         return
     pool = *_table(req_to_token), *vector(req_pool_indices)
     lengths = *vector(pre_lens), *vector(seq_lens)
@@ -94,12 +94,12 @@ def compute_position(
     if on_device(positions):
         from .kernels.positions import write_positions
 
-        given = extend_prefix_lens if prefixed else None
-        write_positions(given, extend_seq_lens, positions, starts)
+        prefix_lens = extend_prefix_lens if prefixed else None
+        write_positions(prefix_lens, extend_seq_lens, positions, starts)
     else:
         lengths = *vector(extend_prefix_lens), *vector(extend_seq_lens)
-        made = extend_seq_lens_sum, positions.data_ptr(), starts.data_ptr()
-        loops.fill_positions(rows, prefixed, *lengths, *made)
+        outputs = extend_seq_lens_sum, positions.data_ptr(), starts.data_ptr()
+        loops.fill_positions(rows, prefixed, *lengths, *outputs)
     return positions, starts
 
 

@@ -168,16 +168,16 @@ def _child(
     r0, r1, t0, t1 = bounds
     n = r1 - r0
     num_written = 3 * n + 1 if twins else 5 * n + 2
-    made = rows.offsets.new_empty(num_written)
+    buffer = rows.offsets.new_empty(num_written)
     max_query_len, max_seq_len = loops.slice_rows(
-        rows.wide, *rows.addresses, r0, r1, t0, t1, made.data_ptr(), num_written
+        rows.wide, *rows.addresses, r0, r1, t0, t1, buffer.data_ptr(), num_written
     )
     if twins:
         starts, seq_lens = twins
-        starts_cpu, seq_lens_cpu, computed_cpu = pieces(made, (n + 1, n, n))
+        starts_cpu, seq_lens_cpu, computed_cpu = pieces(buffer, (n + 1, n, n))
     else:
         starts_cpu, seq_lens_cpu, computed_cpu, starts, seq_lens = pieces(
-            made, (n + 1, n, n, n + 1, n)
+            buffer, (n + 1, n, n, n + 1, n)
         )
     logits_indices, num_logits = _logits_in_slice(md, t0, t1)
     encoder, dcp = md.encoder_seq_lens, md.dcp_local_seq_lens

@@ -28,8 +28,8 @@ class Integers(np.ndarray[Any, Any]):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Store a value, of an int that does not fit the lowest bits."""
-        fitted = np.int64(value).astype(self.dtype) if type(value) is int else value
-        super().__setitem__(index, fitted)
+        wrapped = np.int64(value).astype(self.dtype) if type(value) is int else value
+        super().__setitem__(index, wrapped)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the elements as ints, or views."""

@@ -68,7 +68,7 @@ def swaps_to_order(regions: Array) -> Array:
         starts[regions[r] + 1] += 1
     for region in range(4):
         starts[region + 1] += starts[region]
-    made, count = np.empty((num_reqs, 2), np.int64), 0
+    swaps, count = np.empty((num_reqs, 2), np.int64), 0
     # places[a, b]: row in region a's range from which the search for a row of region b goes on
     places = np.empty((4, 4), np.int64)
     for a in range(4):
@@ -92,7 +92,7 @@ def swaps_to_order(regions: Array) -> Array:
             places[area, home] = other
             if other < starts[area + 1]:
                 break
-        made[count, 0], made[count, 1] = row, other
+        swaps[count, 0], swaps[count, 1] = row, other
         count += 1
         regions[row], regions[other] = home, own
-    return made[:count]
+    return swaps[:count]

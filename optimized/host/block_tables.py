@@ -68,9 +68,9 @@ def fill_group(
             continue
         live = element(num_blocks, slot, False)
         blocks = int32_at(table + 4 * slot * width, width)
-        given = int64_at(positions, end)
+        token_positions = int64_at(positions, end)
         for t in range(i, end):
-            position = given[t]
+            position = token_positions[t]
             owned = True
             if ranks > 1:
                 owned = position // turn % ranks == rank

@@ -123,12 +123,12 @@ def _plan(
         slots_a_block = 1
     else:
         slots_a_block = block_size
-    strides = [(*far, *near) for far, near in zip(outer, inner, strict=True)]
+    strides = [(*major, *near) for major, near in zip(outer, inner, strict=True)]
     word = itemsize and _widest(sizes[1], strides, itemsize, places)
     if word > itemsize:
         ratio = word // itemsize
         sizes = (sizes[0], sizes[1] // ratio)
-        strides = [(*(stride // ratio for stride in far), 1) for *far, _ in strides]
+        strides = [(*(stride // ratio for stride in major), 1) for *major, _ in strides]
     return _Plan(tuple(strides), sizes, slots_a_block, num_blocks * block_size, word)
 
 
@@ -153,6 +153,6 @@ def _widest(
     """Return the widest word, in bytes, that divides every run, stride and start."""
     if any(near != 1 for *_, near in strides):
         return itemsize
-    lengths = [itemsize * run, *(itemsize * stride for *far, _ in strides for stride in far)]
+    lengths = [itemsize * run, *(itemsize * stride for *major, _ in strides for stride in major)]
     lengths += [offset for place in places for offset in place]
     return next((word for word in _WIDER if not any(n % word for n in lengths)), itemsize)

@@ -47,7 +47,7 @@ def write_rows(
 
 @compiled
 def _copy(
-    given: Array,
+    states: Array,
     cache: Array,
     slots: Array,
     strides: tuple[int, ...],
@@ -62,7 +62,7 @@ def _copy(
         column = slots[t] // block_size
         read, write = t * token, column * block + (slots[t] - column * block_size) * slot
         for h in range(n1):
-            source, target = given[read + h * from1 :], cache[write + h * to1 :]
+            source, target = states[read + h * from1 :], cache[write + h * to1 :]
             if from0 == 1 and to0 == 1:
                 for i in range(n0):
                     target[i] = source[i]
@@ -73,7 +73,7 @@ def _copy(
 
 @compiled
 def _encode(
-    given: Array,
+    states: Array,
     cache: Array,
     slots: Array,
     strides: tuple[int, ...],
@@ -89,7 +89,7 @@ def _encode(
         column = slots[t] // block_size
         read, write = t * token, column * block + (slots[t] - column * block_size) * slot
         for h in range(n1):
-            source, target = given[read + h * from1 :], cache[write + h * to1 :]
+            source, target = states[read + h * from1 :], cache[write + h * to1 :]
             for i in range(n0):
                 target[i * to0] = codes[source[i * from0]]
 

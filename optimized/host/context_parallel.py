@@ -34,16 +34,16 @@ def fill_shares(
 @entry
 def find_runs(seq_lens: int, wide: bool, num_reqs: int, workspace: int, ends: int) -> int:
     """Write the end of each run to `ends`, at most `num_reqs` int64; return their number."""
-    found, total = 0, 0
+    num_runs, total = 0, 0
     stops = int64_at(ends, num_reqs)
     for r in range(num_reqs):
         seq_len = element(seq_lens, r, wide)
         if total + seq_len > workspace:
-            stops[found] = r
-            found += 1
+            stops[num_runs] = r
+            num_runs += 1
             total = 0
         total += seq_len
     if num_reqs > 0:
-        stops[found] = num_reqs
-        found += 1
-    return found
+        stops[num_runs] = num_reqs
+        num_runs += 1
+    return num_runs

@@ -72,7 +72,7 @@ def next_tokens(
 
     `discarded` are bytes.
     """
-    found, valid = int32_at(tokens, rows), int32_at(counts, rows)
+    next_ids, valid = int32_at(tokens, rows), int32_at(counts, rows)
     for r in range(rows):
         count, last = 0, element(backup, r * backup_stride, False)
         if not uint8_at(discarded, r * discarded_stride + 1)[r * discarded_stride]:
@@ -82,7 +82,7 @@ def next_tokens(
                 if token != -1 and token < vocab_size:
                     count += 1
                     last = token
-        found[r] = last
+        next_ids[r] = last
         valid[r] = count
 
 

@@ -62,8 +62,8 @@ def count_sampled(
     if wide:
         made64 = int64_at(starts, n), int64_at(mirror, n)
         return count_each(int64_at(offsets, n), num_actual_tokens, sampled, made64)
-    made = int32_at(starts, n), int32_at(mirror, n)
-    return count_each(int32_at(offsets, n), num_actual_tokens, sampled, made)
+    outputs = int32_at(starts, n), int32_at(mirror, n)
+    return count_each(int32_at(offsets, n), num_actual_tokens, sampled, outputs)
 
 
 @compiled
@@ -71,11 +71,11 @@ def count_each(
     offsets: Array,
     num_actual_tokens: int,
     sampled: tuple[int, int, int, bool],
-    made: tuple[Array, Array],
+    outputs: tuple[Array, Array],
 ) -> tuple[int, int]:
     """Compute `count_sampled` for offsets of either dtype."""
     indices, stride, num_indices, wide_indices = sampled
-    starts, mirror = made
+    starts, mirror = outputs
     num_reqs = offsets.shape[0] - 1
     end = offsets[num_reqs]
     starts[:] = 0

@@ -33,10 +33,10 @@ def dense_lengths(
     return dense(offsets, dtype), dense(lengths, dtype), dense(computed, dtype)
 
 
-def take_dtypes(made: CommonAttentionMetadata, given: CommonAttentionMetadata) -> None:
-    """Convert the offsets and lengths of `made` to the dtypes that they have in `given`."""
+def take_dtypes(output: CommonAttentionMetadata, batch: CommonAttentionMetadata) -> None:
+    """Convert the offsets and lengths of `output` to the dtypes that they have in `batch`."""
     for field in _LENGTHS:
-        setattr(made, field, as_dtype(getattr(made, field), getattr(given, field).dtype))
+        setattr(output, field, as_dtype(getattr(output, field), getattr(batch, field).dtype))
 
 
 @entry

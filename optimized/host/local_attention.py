@@ -88,20 +88,20 @@ def fill_virtual(
         made64 = int64_at(rows, n), int64_at(twins, twin_words)
         return fill_chunks(batch64, chunk, made64, source, target)
     batch = int32_at(offsets, num_reqs + 1), int32_at(seq_lens, num_reqs)
-    made = int32_at(rows, n), int32_at(twins, twin_words)
-    return fill_chunks(batch, chunk, made, source, target)
+    outputs = int32_at(rows, n), int32_at(twins, twin_words)
+    return fill_chunks(batch, chunk, outputs, source, target)
 
 
 @compiled
 def fill_chunks(
     batch: tuple[Array, Array],
     chunk: int,
-    made: tuple[Array, Array],
+    outputs: tuple[Array, Array],
     source: tuple[bool, int, int, int, int],
     target: tuple[int, int],
 ) -> tuple[int, int]:
     """Compute `fill_virtual` for lengths of either dtype."""
-    (offsets, seq_lens), (rows, twins) = batch, made
+    (offsets, seq_lens), (rows, twins) = batch, outputs
     n = rows.shape[0] // 3
     starts, lengths, computed = rows[: n + 1], rows[n + 1 : 2 * n + 1], rows[2 * n + 1 :]
     requests, chunks = twins[2 * n + 1 : 3 * n + 1], twins[3 * n + 1 :]

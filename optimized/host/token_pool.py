@@ -60,14 +60,14 @@ def write_rows(
 
     `prefixes` (2, rows) int64 holds address and stride of each prefix's slots.
     """
-    given = int64_at(prefixes, 2 * rows)
+    layouts = int64_at(prefixes, 2 * rows)
     i = 0
     for r in range(rows):
         row = element(pool, r * pool_stride, wide_pool) * row_stride
         prefix = element(prefix_lens, r * prefix_lens_stride, wide_prefix_lens)
         end = element(seq_lens, r * seq_lens_stride, wide_seq_lens)
         for t in range(prefix):
-            slot = element(int(given[r]), t * int(given[rows + r]), True)
+            slot = element(int(layouts[r]), t * int(layouts[rows + r]), True)
             set_element(table, row + t * column_stride, wide_table, slot)
         for t in range(prefix, end):
             slot = element(new, i * new_stride, True)

@@ -18,10 +18,10 @@ def row_of(token, offsets, stride, more, first_step, num_reqs):
     row = tl.zeros_like(token)
     step = first_step
     while step > 0:
-        later = row + step
-        exists = later <= num_reqs
-        begin = tl.load(offsets + later * stride, mask=exists, other=0) + later * more
-        row = tl.where(exists & (begin <= token), later, row)
+        probe = row + step
+        exists = probe <= num_reqs
+        begin = tl.load(offsets + probe * stride, mask=exists, other=0) + probe * more
+        row = tl.where(exists & (begin <= token), probe, row)
         step = step // 2
     return row
 

@@ -34,8 +34,8 @@ def _count_rejected_kernel(
     row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     exists = row < num_reqs
     end = tl.load(draft_ends + row * draft_ends_stride, mask=exists, other=0)
-    later = exists & (row > 0)
-    before = tl.load(draft_ends + (row - 1) * draft_ends_stride, mask=later, other=0)
+    has_previous = exists & (row > 0)
+    before = tl.load(draft_ends + (row - 1) * draft_ends_stride, mask=has_previous, other=0)
     count = tl.load(counts + row * counts_stride, mask=exists, other=0)
     drafts = end - before
     lost = tl.where(drafts > 0, drafts + 1 - count, 0)

@@ -32,10 +32,10 @@ def _expanded_rows_kernel(
     """
     logit = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     row = row_of(logit, cu_num_logits, 1, 0, first_step, num_reqs)
-    found = (row < num_reqs) & (logit < num_logits)
-    offset = tl.load(cu_num_logits + row, mask=found, other=0)
-    tl.store(slots + logit, tl.load(idx_mapping + row, mask=found, other=0), mask=found)
-    tl.store(places + logit, (logit - offset).to(tl.int32), mask=found)
+    has_row = (row < num_reqs) & (logit < num_logits)
+    offset = tl.load(cu_num_logits + row, mask=has_row, other=0)
+    tl.store(slots + logit, tl.load(idx_mapping + row, mask=has_row, other=0), mask=has_row)
+    tl.store(places + logit, (logit - offset).to(tl.int32), mask=has_row)
 
 
 def expand_on_device(

@@ -64,8 +64,8 @@ def _group_slots_kernel(
     kept = kept & (column < live)
     entry = int32_pointer(tables, group) + slot * width + column
     block = tl.load(entry, mask=kept, other=0).to(tl.int64)
-    found = block * block_size + (position - column * block_size)
-    tl.store(out + group * out_stride + token, tl.where(kept, found, -1), mask=token < num_slots)
+    slot_id = block * block_size + (position - column * block_size)
+    tl.store(out + group * out_stride + token, tl.where(kept, slot_id, -1), mask=token < num_slots)
 
 
 def write_group_slots(

@@ -114,9 +114,9 @@ def _context_parallel() -> dict[str, Launch]:
         return lambda: write_rank_slots(starts, computed, table, 16, first_kept, out, (4, 1, 8))
 
     def lengths(dtype: torch.dtype = _I32, *, strided: bool = False) -> Launch:
-        given = _meta(_REQUESTS, dtype=dtype, strided=strided)
+        seq_lens = _meta(_REQUESTS, dtype=dtype, strided=strided)
         out = _meta(_REQUESTS, strided=strided)
-        return lambda: write_local_lengths(given, _REQUESTS, (4, 1, 8), out)
+        return lambda: write_local_lengths(seq_lens, _REQUESTS, (4, 1, 8), out)
 
     return {
         "slots of a rank, int32": slots(),
@@ -255,7 +255,7 @@ def _cache_write() -> dict[str, Launch]:
 
 def _attention() -> dict[str, Launch]:
     """Return the launches of attention; decodes also with their keys divided into parts."""
-    made = {
+    by_name = {
         "prefill of float16": _attend(2048, dtype=torch.float16),
         "prefill with a soft cap": _attend(2048, soft_cap=30.0),
         "prefill, fp8": _attend(2048, cache_dtype=_FP8),
@@ -266,10 +266,10 @@ def _attention() -> dict[str, Launch]:
         "decodes in parts, fp8": _attend(rows=1, cache_dtype=_FP8),
     }
     for head_size in (64, 72, 128, 256):
-        made[f"prefill, heads of {head_size}"] = _attend(2048, head_size=head_size)
-        made[f"decodes, heads of {head_size}"] = _attend(rows=1024, head_size=head_size)
-        made[f"decodes in parts, heads of {head_size}"] = _attend(rows=1, head_size=head_size)
-    return made
+        by_name[f"prefill, heads of {head_size}"] = _attend(2048, head_size=head_size)
+        by_name[f"decodes, heads of {head_size}"] = _attend(rows=1024, head_size=head_size)
+        by_name[f"decodes in parts, heads of {head_size}"] = _attend(rows=1, head_size=head_size)
+    return by_name
 
 
 def _attend(
@@ -290,7 +290,7 @@ def _attend(
     cache = make(2, 100, block_size, 8, head_size, dtype=cache_dtype or dtype)
     scale = _meta(1, dtype=torch.float32) if cache_dtype else None
     key_cache, value_cache = cache.unbind()
-    given = Attention(
+    attention = Attention(
         query,
         key_cache,
         value_cache,
@@ -306,4 +306,4 @@ def _attend(
         scale,
         out,
     )
-    return lambda: attend_on_device(given)
+    return lambda: attend_on_device(attention)

@@ -216,13 +216,13 @@ def _request_of(
     begin = (request * tiles_each).to(tl.int64)
     step = first_step
     while step > 0:
-        later = request + step
-        exists = later < num_reqs
-        start = tl.load(query_start_loc + later * starts_stride, mask=exists, other=0)
-        later_begin = start.to(tl.int64) * group // ROWS + later
-        reached = exists & (later_begin <= number)
-        request = tl.where(reached, later, request)
-        begin = tl.where(reached, later_begin, begin)
+        probe = request + step
+        exists = probe < num_reqs
+        start = tl.load(query_start_loc + probe * starts_stride, mask=exists, other=0)
+        probe_begin = start.to(tl.int64) * group // ROWS + probe
+        reached = exists & (probe_begin <= number)
+        request = tl.where(reached, probe, request)
+        begin = tl.where(reached, probe_begin, begin)
         step = step // 2
     return request, (number - begin).to(tl.int32)
 
@@ -284,8 +284,8 @@ def _tanh(x):
     # A series for small x, where 1 - small would cancel.
     near = x * (1.0 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315))))
     small = tl.exp2(tl.abs(x) * -2.8853900817779268)  # exp(-2|x|)
-    far = (1.0 - small) / (1.0 + small)
-    return tl.where(square < 0.0625, near, tl.where(x < 0, -far, far))
+    ratio = (1.0 - small) / (1.0 + small)
+    return tl.where(square < 0.0625, near, tl.where(x < 0, -ratio, ratio))
 
 
 @data_kernel("partial")

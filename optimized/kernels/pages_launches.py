@@ -111,8 +111,8 @@ def _pool() -> dict[str, Launch]:
     def positions(dtype: torch.dtype, *, prefixed: bool = True) -> Launch:
         lengths = _rows(dtype)
         out, starts = _meta(_TOKENS, dtype=_I64), _meta(_REQUESTS)
-        given = lengths if prefixed else None
-        return lambda: write_positions(given, lengths, out, starts)
+        prefixes = lengths if prefixed else None
+        return lambda: write_positions(prefixes, lengths, out, starts)
 
     return {
         "last slots, int32": last(_I32),

@@ -61,11 +61,11 @@ def write_positions(
     if not rows:
         return
     of_each = max(1, min(triton.cdiv(total, _BLOCK), _MOST_PROGRAMS // rows))
-    given = lengths if prefixes is None else prefixes
+    prefix_lens = lengths if prefixes is None else prefixes
     with launching_on(positions.device):
         _positions_kernel[(rows, of_each)](
-            given,
-            given.stride(0),
+            prefix_lens,
+            prefix_lens.stride(0),
             lengths,
             lengths.stride(0),
             positions,

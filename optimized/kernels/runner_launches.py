@@ -43,10 +43,10 @@ def _block_tables() -> dict[str, Launch]:
 
     def slots(dtype: torch.dtype, ranks: int = 1) -> Launch:
         rows, starts = _meta(_REQUESTS, dtype=dtype), _meta(_REQUESTS + 1)
-        positions, found = _meta(_TOKENS, dtype=_I64), _meta(2, _TOKENS, dtype=_I64)
+        positions, out_slots = _meta(_TOKENS, dtype=_I64), _meta(2, _TOKENS, dtype=_I64)
         turns = (ranks, ranks - 1, 16)
         return lambda: write_group_slots(
-            rows, starts, positions, tables, layout, num_blocks, turns, found
+            rows, starts, positions, tables, layout, num_blocks, turns, out_slots
         )
 
     return {
@@ -65,7 +65,7 @@ def _runner_inputs() -> dict[str, Launch]:
         lengths, seq_lens = _meta(_REQUESTS), _meta(_REQUESTS)
         input_ids, history = _meta(_TOKENS), _meta(_REQUESTS, 8192)
         last, drafts = _meta(_REQUESTS, 1, dtype=_I64), _meta(_REQUESTS, 3, dtype=_I64)
-        found = _meta(4 * _REQUESTS, dtype=_I64)
+        logits_indices = _meta(4 * _REQUESTS, dtype=_I64)
         slots, places = _meta(4 * _REQUESTS, dtype=dtype), _meta(4 * _REQUESTS)
         return {
             "positions": lambda: write_positions(
@@ -75,7 +75,7 @@ def _runner_inputs() -> dict[str, Launch]:
                 input_ids, _meta(1, _REQUESTS), rows, starts, history, lengths, lengths
             ),
             "tokens to verify": lambda: combine_on_device(
-                input_ids, rows, last, starts, seq_lens, lengths, drafts, starts, 1, found
+                input_ids, rows, last, starts, seq_lens, lengths, drafts, starts, 1, logits_indices
             ),
             "rows of logits": lambda: expand_on_device(rows, starts, slots, places),
         }[which]
