@@ -102,31 +102,31 @@ def attempt(
     The function's tensors have guard words around them, and its uninitialised memory holds
     the byte `fill`. Without `waiting`, a wait for the device is an error.
     """
-    made = Attempt(call, Before(call))
+    outcome = Attempt(call, Before(call))
     guards = GuardedAllocations(fill)
     try:
         not_waiting = nullcontext() if waiting else no_waiting()
         with during(Phase.CALL), guards, new_memory_filled(fill), not_waiting:
             result = operation.call.run(function, call)
         wait_for(device)  # so that this call gets the errors of its kernels
-        made.stray_writes = guards.changed()
-        made.unwaited_copies = guards.unwaited_copies
+        outcome.stray_writes = guards.changed()
+        outcome.unwaited_copies = guards.unwaited_copies
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a candidate may raise anything, SystemExit too
         if is_lost(error):
             raise DeviceLostError(text_of(error, str)) from error
-        made.error = error
-        return made
-    made.result = result
+        outcome.error = error
+        return outcome
+    outcome.result = result
     if isinstance(result, Transcript):
-        made.transcript_log = result.log
+        outcome.transcript_log = result.log
     try:
-        made.returned = _with_classes(operation.call.outputs(call, result))
-        made.outputs = by_place(made.returned)
+        outcome.returned = _with_classes(operation.call.outputs(call, result))
+        outcome.outputs = by_place(outcome.returned)
     except Exception as error:  # the result may be anything
-        made.malformed = f"{type(result).__name__} ({text_of(error, str)})"
-    return made
+        outcome.malformed = f"{type(result).__name__} ({text_of(error, str)})"
+    return outcome
 
 
 def _with_classes(outputs: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -182,9 +182,9 @@ def _copied(value: Any) -> Any:
     if type(value) is dict:
         return {key: _copied(item) for key, item in value.items()}
     if is_dataclass(value) and hasattr(value, "__dict__") and not isinstance(value, type):
-        made = copy(value)
-        vars(made).update(_copied(vars(value)))
-        return made
+        clone = copy(value)
+        vars(clone).update(_copied(vars(value)))
+        return clone
     return deepcopy(value)
 
 
@@ -215,8 +215,8 @@ def output_in_both(first: Attempt, again: Attempt) -> str:
     input do not count; the calls have no mutable object in common.
     """
     try:
-        kept_objects = {id(one) for one in _parts(first.result)}
-        if any(id(one) in kept_objects for one in _parts(again.result) if not _is_memory(one)):
+        kept_objects = {id(part) for part in _parts(first.result)}
+        if any(id(part) in kept_objects for part in _parts(again.result) if not _is_memory(part)):
             return "result"
         kept = [span for _, span in _memory(first)]
         for place, (start, stop) in _memory(again):
@@ -235,32 +235,32 @@ def _parts(value: Any) -> Iterator[Any]:
     """Yield lists, dicts, objects with attributes, tensors and arrays of a result."""
     waiting, seen = [value], set[int]()
     while waiting and len(seen) < _MOST_OBJECTS:
-        one = waiting.pop()
-        if id(one) in seen:
+        part = waiting.pop()
+        if id(part) in seen:
             continue
-        seen.add(id(one))
+        seen.add(id(part))
         inside: Iterable[Any] = ()
         # Methods of the base classes: those of a candidate's own class may do anything.
-        if issubclass(type(one), tuple):
-            inside = tuple.__iter__(one)
-        elif issubclass(type(one), list):
-            inside = list.__iter__(one)
-        elif issubclass(type(one), dict):
-            inside = dict.values(one)
-        elif is_mutable(one):
-            inside = object.__getattribute__(one, "__dict__").values()
-        elif not _is_memory(one):
+        if issubclass(type(part), tuple):
+            inside = tuple.__iter__(part)
+        elif issubclass(type(part), list):
+            inside = list.__iter__(part)
+        elif issubclass(type(part), dict):
+            inside = dict.values(part)
+        elif is_mutable(part):
+            inside = object.__getattribute__(part, "__dict__").values()
+        elif not _is_memory(part):
             continue
-        if not issubclass(type(one), tuple):
-            yield one
+        if not issubclass(type(part), tuple):
+            yield part
         waiting += [item for item in inside if type(item) not in ATOMS]
 
 
-def _memory(made: Attempt) -> Iterator[tuple[Place, tuple[int, int]]]:
+def _memory(outcome: Attempt) -> Iterator[tuple[Place, tuple[int, int]]]:
     """Yield the addresses, from and to, of the outputs that have memory of their own."""
-    arena = made.call.arena
-    parts = ((Place("result"), part) for part in _parts(made.result))
-    for place, value in (*made.outputs.items(), *parts):
+    arena = outcome.call.arena
+    parts = ((Place("result"), part) for part in _parts(outcome.result))
+    for place, value in (*outcome.outputs.items(), *parts):
         if isinstance(value, np.ndarray) and value.flags.contiguous:
             yield place, (value.ctypes.data, value.ctypes.data + value.nbytes)
         elif isinstance(value, torch.Tensor):
@@ -269,9 +269,9 @@ def _memory(made: Attempt) -> Iterator[tuple[Place, tuple[int, int]]]:
                 yield place, memory_of(value)
 
 
-def text_of_result(made: Attempt) -> str:
+def text_of_result(outcome: Attempt) -> str:
     """Return the error of a call, or the hash of its outputs."""
-    return made.malformed or repr(made.error or digest(made.outputs))
+    return outcome.malformed or repr(outcome.error or digest(outcome.outputs))
 
 
 def digest(outputs: Outputs) -> str:

@@ -21,10 +21,10 @@ def judge(trial: Trial) -> Iterator[Failure]:
     """Yield a failure if the call fails while PyTorch raises an error at each wait."""
     if not checks(trial):
         return
-    made = trial.unwaited
-    if made.error is None:
+    attempt = trial.unwaited
+    if attempt.error is None:
         return
-    wait = wait_message(made.error)
+    wait = wait_message(attempt.error)
     diagnosis, message, expected = (
         "synchronises host and device",
         "the call waits for the device, which SPEC.md section "
@@ -33,7 +33,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
     )
     if not wait:  # a library with its own message for a wait, or a call that fails otherwise
         diagnosis = "fails where a wait is an error"
-        message = f"the call that may not wait for the device raises {made.error!r}"[:300]
+        message = f"the call that may not wait for the device raises {attempt.error!r}"[:300]
         expected = "what the first call gave"
     yield Failure(
         oracle=NAME,
@@ -41,8 +41,8 @@ def judge(trial: Trial) -> Iterator[Failure]:
         diagnosis=diagnosis,
         message=message,
         expected=expected,
-        got=wait or type(made.error).__name__,
-        log=made.log,
+        got=wait or type(attempt.error).__name__,
+        log=attempt.log,
     )
 
 

@@ -33,13 +33,13 @@ class WithoutDefaults:
         right = list(self._right)[: len(args)]
         own = list(self._own)[: len(args)]
         if len(right) == len(own) == len(args):
-            given = [*zip(own, right, args, strict=True)]
-            given += [(name, name, value) for name, value in kwargs.items()]
-            default = [self._is_default(*one) for one in given]
+            arguments = [*zip(own, right, args, strict=True)]
+            arguments += [(name, name, value) for name, value in kwargs.items()]
+            default = [self._is_default(*argument) for argument in arguments]
             if any(default):
                 first = min(default.index(True), len(args))
                 args = args[:first]
-                pairs = [*zip(given, default, strict=True)][first:]
+                pairs = [*zip(arguments, default, strict=True)][first:]
                 kwargs = {name: value for (name, _, value), left_out in pairs if not left_out}
                 self.left_out += [name for (name, *_), left_out in pairs if left_out]
         return self._offered(*args, **kwargs)
@@ -64,6 +64,6 @@ def _parameters(offered: Any) -> dict[str, Any]:
 def _defaults(offered: Any) -> dict[str, Any]:
     parameters = inspect.signature(offered).parameters.values()
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    if any(one.kind not in named for one in parameters):
+    if any(parameter.kind not in named for parameter in parameters):
         return {}
-    return {one.name: one.default for one in parameters}
+    return {parameter.name: parameter.default for parameter in parameters}

@@ -141,9 +141,9 @@ def _fact(field: str, expected: Any, got: Any) -> str:
     right, wrong = _array(expected), _array(got)
     if right is None or wrong is None:
         return "wrong order" if _same_items(expected, got) else f"{field} is wrong"
-    wanted, given = getattr(expected, "dtype", None), getattr(got, "dtype", None)
-    if wanted is not None and given is not None and wanted != given:
-        return "narrowed dtype" if given.itemsize < wanted.itemsize else "another dtype"
+    wanted, got_dtype = getattr(expected, "dtype", None), getattr(got, "dtype", None)
+    if wanted is not None and got_dtype is not None and wanted != got_dtype:
+        return "narrowed dtype" if got_dtype.itemsize < wanted.itemsize else "another dtype"
     if isinstance(expected, torch.Tensor) and expected.device != got.device:
         return "on another device"
     if right.shape != wrong.shape:
@@ -169,8 +169,8 @@ def _kind(expected: Any, got: Any) -> str:
     if isinstance(expected, np.ndarray) and not isinstance(got, np.ndarray):
         return f"{type(got).__name__} where a numpy array was expected"
     if type(expected) in (int, bool) and type(got) is not type(expected):
-        given = f"{type(got).__module__}.{type(got).__name__}"
-        return f"{given} where a Python {type(expected).__name__} was expected"
+        type_name = f"{type(got).__module__}.{type(got).__name__}"
+        return f"{type_name} where a Python {type(expected).__name__} was expected"
     if isinstance(expected, bool):
         return "the opposite answer"
     return ""
@@ -264,8 +264,8 @@ def _other_rows(context: Context, field: str, right: np.ndarray, wrong: np.ndarr
     if batch is None or batch.num_requests < 2 or right.ndim != 1 or field not in _OF_ROWS:
         return ""
     rows = np.flatnonzero(right != wrong)
-    given = _OF_ROWS[field](batch)
-    others = (np.isin(wrong[row], np.delete(right, row)) or wrong[row] in given for row in rows)
+    values = _OF_ROWS[field](batch)
+    others = (np.isin(wrong[row], np.delete(right, row)) or wrong[row] in values for row in rows)
     return _OTHER_ROW if wrong[rows].all() and all(others) else ""
 
 

@@ -49,14 +49,14 @@ def differences(
     expected: dict[Place, Any],
     got: dict[Place, Any],
     oracle: str,
-    made: Attempt | None = None,
+    attempt: Attempt | None = None,
 ) -> Iterator[Failure]:
     """Yield a failure for each field that differs, in the order of the operation's outputs.
 
-    `made` is the call that gave them, by default the first one. For a sequence, yield only those
+    `attempt` is the call that gave them, by default the first one. For a sequence, yield only those
     of the first step that differs.
     """
-    made = made or trial.first
+    attempt = attempt or trial.first
     context: Context | None = None
     wrong_step: int | None = None
     subclasses = {
@@ -72,9 +72,9 @@ def differences(
         if wrong_step not in (None, place.step):
             return  # differences of later steps follow from it
         wrong_step = place.step
-        context = context or Context(trial.case, made.call.facts or Facts())
+        context = context or Context(trial.case, attempt.call.facts or Facts())
         index, text = difference(trial.operation, place, right, value)
-        diagnosis, fits = _diagnosis(trial, made, context, place, right, value)
+        diagnosis, fits = _diagnosis(trial, attempt, context, place, right, value)
         yield Failure(
             oracle=oracle,
             field=place.root,
@@ -95,8 +95,8 @@ def _other_kind(trial: Trial, place: Place, right: Any, value: Any) -> Kind | No
     name = place.field.rsplit(".", 1)[-1]
     if name == CLASS or (name in ADDED_FIELDS and (value is None or value is MISSING)):
         return Kind.TYPE
-    given = getattr(trial.first.call.facts, "metadata", None)  # a sequence has no facts
-    if name == ROW_KEYS and value == getattr(given, name, None):
+    metadata = getattr(trial.first.call.facts, "metadata", None)  # a sequence has no facts
+    if name == ROW_KEYS and value == getattr(metadata, name, None):
         return Kind.TYPE  # kept as a field of the whole batch, as code for an earlier class does
     if place.field == "raises":  # a step that must raise this error, or none
         return Kind.UNSAFE if right is None else Kind.CONTRACT
@@ -110,7 +110,7 @@ def _is_of_another_type(right: Any, value: Any) -> bool:
     if isinstance(right, torch.Tensor) and isinstance(value, torch.Tensor):
         if right.shape != value.shape or right.device != value.device:
             return False
-        whole = all(one.dtype in _WHOLE for one in (right, value))
+        whole = all(tensor.dtype in _WHOLE for tensor in (right, value))
         return whole and torch.equal(right.long(), value.long())
     if type(right) in (int, bool) and type(value) is not type(right):
         if not isinstance(value, int | np.integer | np.bool_):
@@ -120,7 +120,7 @@ def _is_of_another_type(right: Any, value: Any) -> bool:
 
 
 def _diagnosis(
-    trial: Trial, made: Attempt, context: Context, place: Place, right: Any, value: Any
+    trial: Trial, attempt: Attempt, context: Context, place: Place, right: Any, value: Any
 ) -> tuple[str, tuple[str, ...] | None]:
     """Return the operation's own diagnosis, or the general one, and `Failure.fits`."""
     if right is _TENSOR:
@@ -128,7 +128,7 @@ def _diagnosis(
     try:
         if is_overflow(right, value):
             return OVERFLOW, None
-        own = trial.operation.contract.diagnose(made.call, place, right, value)
+        own = trial.operation.contract.diagnose(attempt.call, place, right, value)
         with np.errstate(all="ignore"):  # wrong values may be of any size
             return diagnose(context, place.field, right, value, own)
     except Exception:  # a value that no diagnosis was written for is wrong nevertheless

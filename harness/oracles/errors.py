@@ -33,29 +33,29 @@ def judge(trial: Trial) -> Iterator[Failure]:
             _ = trial.expected  # raises too if the input is not good
             yield _error_on_good_input(trial.first)
         return
-    for made in trial.guarded:
-        failures = [_without(made, failure) for failure in _judge_fault(trial, made)]
+    for attempt in trial.guarded:
+        failures = [_without(attempt, failure) for failure in _judge_fault(trial, attempt)]
         yield from failures
         if failures:
             return
 
 
-def _judge_fault(trial: Trial, made: Attempt) -> Iterator[Failure]:
+def _judge_fault(trial: Trial, attempt: Attempt) -> Iterator[Failure]:
     """Yield the failures of one call with malformed input."""
     name, fault = trial.case.fault, trial.fault
-    yield from _documented(name, fault, made)
-    yield from modified_inputs(made, NAME, after_error=made.error is not None)
-    for intrusion in made.call.arena.unexpected_writes() if made.call.arena else ():
+    yield from _documented(name, fault, attempt)
+    yield from modified_inputs(attempt, NAME, after_error=attempt.error is not None)
+    for intrusion in attempt.call.arena.unexpected_writes() if attempt.call.arena else ():
         if not intrusion.inside:
             text = f"a word beside {intrusion.name} was overwritten"
             yield _failure("stray write before the error", name, fault, "no write", text)
 
 
-def _without(made: Attempt, failure: Failure) -> Failure:
+def _without(attempt: Attempt, failure: Failure) -> Failure:
     """Return the failure, whose message names the arguments that the call left out."""
-    if not made.left_out:
+    if not attempt.left_out:
         return failure
-    text = f"without {', '.join(made.left_out)}: {failure.message}"
+    text = f"without {', '.join(attempt.left_out)}: {failure.message}"
     return msgspec.structs.replace(failure, message=text)
 
 
@@ -64,31 +64,31 @@ def checks(trial: Trial) -> int:
     return len(trial.guarded) if trial.case.fault else 1
 
 
-def _error_on_good_input(made: Attempt) -> Failure:
+def _error_on_good_input(attempt: Attempt) -> Failure:
     """Return the failure of a candidate that raises on good input."""
-    kind = type(made.error).__name__
+    kind = type(attempt.error).__name__
     return Failure(
         oracle=NAME,
         field=f"raises {kind}",
         diagnosis=f"raises {kind} on good input",
-        message=f"{kind}: {str(made.error)[:300]}",
+        message=f"{kind}: {str(attempt.error)[:300]}",
         expected="a result",
         got=kind,
-        log=made.log,
+        log=attempt.log,
     )
 
 
-def _documented(name: str, fault: Fault, made: Attempt) -> Iterator[Failure]:
+def _documented(name: str, fault: Fault, attempt: Attempt) -> Iterator[Failure]:
     # A candidate may not import MetadataError, which is a ValueError.
     accepted = ValueError if fault.error is MetadataError else fault.error
-    either = isinstance(made.error, ValueError | TypeError) and fault.any_error
-    error, wanted = made.error, f"{fault.error.__name__} on {fault.named}"
+    either = isinstance(attempt.error, ValueError | TypeError) and fault.any_error
+    error, wanted = attempt.error, f"{fault.error.__name__} on {fault.named}"
     kind = type(error).__name__
     if error is None:
         yield _failure("accepts malformed input", name, fault, wanted, "no error")
     elif not (either or isinstance(error, accepted)):
         got = f"{kind}: {str(error)[:200]}"
-        failure = _failure("wrong error for malformed input", name, fault, wanted, got, made.log)
+        failure = _failure("wrong error for malformed input", name, fault, wanted, got, attempt.log)
         yield msgspec.structs.replace(failure, other_kind=Kind.CONTRACT)
     elif not fault.any_field and fault.named != _named(error, fault.named):
         got = f"{kind}: {str(error)[:200]}"

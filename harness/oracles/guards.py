@@ -48,13 +48,13 @@ _WATCHED = _UNFILLED | _FILLED | _COPIES
 
 def are_poison(values: np.ndarray) -> np.ndarray:
     """Return which of the integers are those of uninitialised memory, as an array of bool."""
-    found = np.zeros(values.shape, dtype=bool)
+    poisoned = np.zeros(values.shape, dtype=bool)
     for size in (4, 8):
         lowest = int.from_bytes(b"\xff\0\0\0" * (size // 4), "little")
         for fill in FILLS:
             poison = int.from_bytes(bytes([fill]) * size, "little", signed=True)
-            found |= values.astype(np.int64) | lowest == poison | lowest
-    return found
+            poisoned |= values.astype(np.int64) | lowest == poison | lowest
+    return poisoned
 
 
 _M_PERTURB = -6

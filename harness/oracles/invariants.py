@@ -42,12 +42,12 @@ def violations_of(
 
     Return none if the check fails on outputs that equality reports as wrong.
     """
-    made = trial.first
+    attempt = trial.first
     try:
-        return list(check(made.call, made.returned))
+        return list(check(attempt.call, attempt.returned))
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         # Outputs of another type cannot be checked; with right outputs the check itself is wrong.
-        got = made.outputs
+        got = attempt.outputs
         if all(agrees(trial.operation, n, r, got.get(n)) for n, r in trial.expected.items()):
             raise
         return []

@@ -119,7 +119,7 @@ class _LateCopies(TorchFunctionMode):
         self.may_wait = False
         self.source_changed = False
         self._arena = arena
-        self._made: dict[int, torch.Tensor] = {}
+        self._device_tensors: dict[int, torch.Tensor] = {}
         """Device tensors by memory address; kept alive, so that no address is used again."""
         self._pending: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Results of copies to the host, and their values."""
@@ -153,7 +153,7 @@ class _LateCopies(TorchFunctionMode):
         if self._is_made_on_device(args, kwargs):
             for tensor in _tensors(result):
                 if func is torch.Tensor.to or _memory(tensor) not in before:
-                    self._made[_memory(tensor)] = tensor
+                    self._device_tensors[_memory(tensor)] = tensor
         return result
 
     def arrive(self, *_: object) -> None:
@@ -180,12 +180,12 @@ class _LateCopies(TorchFunctionMode):
         if to_device and not self._is_of_device(source):
             self._sent.append((source, source.clone()))
 
-    def _sent_copy(self, made: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    def _sent_copy(self, device_copy: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         """Return the device tensor of a copy, in memory of its own even if `to` gave the source."""
-        if _memory(made) == _memory(source) and not self._is_of_device(source):
-            made = made.clone()
-        self._made[_memory(made)] = made
-        return made
+        if _memory(device_copy) == _memory(source) and not self._is_of_device(source):
+            device_copy = device_copy.clone()
+        self._device_tensors[_memory(device_copy)] = device_copy
+        return device_copy
 
     def _late(self, host: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         self.copies += 1
@@ -198,7 +198,7 @@ class _LateCopies(TorchFunctionMode):
             return False
         if self._arena is not None and self._arena.is_on_device(value):
             return True
-        return _memory(value) in self._made
+        return _memory(value) in self._device_tensors
 
     def _is_made_on_device(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         asked = kwargs.get("device")

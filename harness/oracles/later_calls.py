@@ -44,22 +44,22 @@ class Kept:
     """The results of a call, with a copy of their values."""
 
     def __init__(self, trial: Trial) -> None:
-        self._operation, self._made = trial.operation, trial.first
-        self._before = {place: copied(value) for place, value in self._made.outputs.items()}
+        self._operation, self._attempt = trial.operation, trial.first
+        self._before = {place: copied(value) for place, value in self._attempt.outputs.items()}
 
     def overwritten(self) -> Overwritten | None:
         """Return the first result that is not what it was, None if all are."""
-        return _changed(self._before, self._made.outputs) or _changed(self._before, self._read())
+        return _changed(self._before, self._attempt.outputs) or _changed(self._before, self._read())
 
     def _read(self) -> dict[Place, Any]:
         """Return the outputs, read once more from the object that the call returned."""
-        made: Attempt = self._made
-        if made.result is None:  # the results are arguments, whose memory calls may share
-            return made.outputs
+        attempt: Attempt = self._attempt
+        if attempt.result is None:  # the results are arguments, whose memory calls may share
+            return attempt.outputs
         try:
-            return by_place(self._operation.call.outputs(made.call, made.result))
+            return by_place(self._operation.call.outputs(attempt.call, attempt.result))
         except Exception:  # a result that can be read once only
-            return made.outputs
+            return attempt.outputs
 
 
 def judge(trial: Trial, overwritten: Overwritten | None, earlier: str) -> Iterator[Failure]:
@@ -78,17 +78,18 @@ def judge(trial: Trial, overwritten: Overwritten | None, earlier: str) -> Iterat
             place=overwritten.place,
         )
         return
-    made = trial.first
-    if made.error is not None or made.malformed:
+    attempt = trial.first
+    if attempt.error is not None or attempt.malformed:
         yield Failure(
             oracle=NAME,
             field="",
             diagnosis=DEPENDS,
-            message=f"the call after that on case {earlier}: {made.malformed or repr(made.error)}",
-            log=made.log,
+            message=f"the call after that on case {earlier}: "
+            f"{attempt.malformed or repr(attempt.error)}",
+            log=attempt.log,
         )
         return
-    for failure in differences(trial, trial.expected, made.outputs, NAME):
+    for failure in differences(trial, trial.expected, attempt.outputs, NAME):
         message = f"in the call after that on case {earlier}: {failure.message}"
         yield msgspec.structs.replace(failure, diagnosis=DEPENDS, fits=None, message=message)
 

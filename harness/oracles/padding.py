@@ -24,17 +24,17 @@ def judge(trial: Trial) -> Iterator[Failure]:
     Candidate and reference both copy stale input to stale output. The reference's other
     results are equal for both patterns, so any difference is a read of stale data.
     """
-    made = trial.poisoned
-    if made.error is not None or made.malformed:
+    attempt = trial.poisoned
+    if attempt.error is not None or attempt.malformed:
         yield Failure(
             oracle=NAME,
             field="",
             diagnosis="depends on stale entries",
-            message=f"with the other poison pattern: {made.malformed or repr(made.error)}",
-            log=made.log,
+            message=f"with the other poison pattern: {attempt.malformed or repr(attempt.error)}",
+            log=attempt.log,
         )
         return
-    failures = list(differences(trial, trial.expected_poisoned, made.outputs, NAME, made))
+    failures = list(differences(trial, trial.expected_poisoned, attempt.outputs, NAME, attempt))
     if not failures:
         return
     always_wrong = {f.field for f in differences(trial, trial.expected, trial.first.outputs, NAME)}

@@ -45,14 +45,14 @@ def judge(trial: Trial) -> Iterator[Failure]:
         yield from _shared_outputs(outputs, trial.expected, contract.may_alias, kept)
 
 
-def _kept_fields(made: Attempt) -> frozenset[str]:
+def _kept_fields(attempt: Attempt) -> frozenset[str]:
     """Return the fields of the given batch that nothing writes before its step ends.
 
     A result lives as long as its batch, so what the engine writes between steps does not count.
     """
-    metadata = getattr(made.call.facts, "metadata", None)
+    metadata = getattr(attempt.call.facts, "metadata", None)
     kept = kept_fields(type(metadata)) if is_dataclass(metadata) else frozenset[str]()
-    return kept - made.call.written
+    return kept - attempt.call.written
 
 
 def _shared(name: Place, owner: str | Place, diagnosis: str, kept: frozenset[str]) -> Failure:
@@ -66,10 +66,10 @@ def _shared(name: Place, owner: str | Place, diagnosis: str, kept: frozenset[str
 
 def _copies(trial: Trial) -> Iterator[Failure]:
     """Yield a failure for each output that has the values of an input, but not its memory."""
-    made, expected = trial.first, trial.expected
+    attempt, expected = trial.first, trial.expected
     for name, owner in trial.kept.items():
-        value = made.outputs.get(name)
-        if not isinstance(value, torch.Tensor) or made.call.arena.owner(value) == owner:
+        value = attempt.outputs.get(name)
+        if not isinstance(value, torch.Tensor) or attempt.call.arena.owner(value) == owner:
             continue
         if value.shape == expected[name].shape:
             yield _failure(name, COPIES, f"is a copy, expected the memory of {owner}")
@@ -80,12 +80,14 @@ def checks(trial: Trial) -> int:
     return 1 + len(trial.first.outputs) if trial.operation.call.takes_arguments else 0
 
 
-def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) -> Iterator[Failure]:
+def modified_inputs(
+    attempt: Attempt, oracle: str, *, after_error: bool = False
+) -> Iterator[Failure]:
     """Yield a failure for each tensor and Python object that the call modified.
 
     With `after_error` the inputs that the operation may write must be unchanged too.
     """
-    call, diagnosis = made.call, "written before the error" if after_error else "input modified"
+    call, diagnosis = attempt.call, "written before the error" if after_error else "input modified"
     written = frozenset() if after_error else call.written
     other = set()  # tensors that hold other values now
     for intrusion in call.arena.unexpected_writes(written) if call.arena else ():
@@ -94,7 +96,7 @@ def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) ->
             place = call.places.get(intrusion.name, Place(intrusion.name))
             where = f"{intrusion.name} (word {intrusion.word})"
             yield _failure(place, diagnosis, f"was modified at {where}", oracle)
-    for change in made.changes:
+    for change in attempt.changes:
         if change.name not in other and (after_error or not change.allowed):
             place = call.places.get(change.name, Place(change.name))
             yield _failure(place, diagnosis, change.text, oracle)
@@ -112,16 +114,16 @@ def _shared_outputs(
     the CPU, which may be the tensor itself.
     """
     ours = set(_overlaps(expected, views))
-    for one, other in _overlaps(outputs, views):
-        children = one.child != other.child
-        allowed = (one, other) in ours or one.step != other.step
-        if not allowed and (children or not _are_twins(one, other)):
+    for place, other in _overlaps(outputs, views):
+        children = place.child != other.child
+        allowed = (place, other) in ours or place.step != other.step
+        if not allowed and (children or not _are_twins(place, other)):
             diagnosis = f"shares memory with {'a sibling' if children else 'another result'}"
-            yield _shared(one, other, diagnosis, kept)
+            yield _shared(place, other, diagnosis, kept)
 
 
-def _are_twins(one: Place, other: Place) -> bool:
-    return f"{one.field}_cpu" == other.field or f"{other.field}_cpu" == one.field
+def _are_twins(place: Place, other: Place) -> bool:
+    return f"{place.field}_cpu" == other.field or f"{other.field}_cpu" == place.field
 
 
 def _overlaps(outputs: dict[Place, Any], views: frozenset[str]) -> Iterator[tuple[Place, Place]]:
@@ -132,17 +134,17 @@ def _overlaps(outputs: dict[Place, Any], views: frozenset[str]) -> Iterator[tupl
         for name, value in outputs.items()
         if isinstance(value, torch.Tensor) and name.root not in views and value.numel()
     )
-    for (_, stop, *_, one), (start, *_, other) in pairwise(ranges):
-        if start < stop and _share_elements(outputs[one], outputs[other]):
-            yield min(one, other, key=order.__getitem__), max(one, other, key=order.__getitem__)
+    for (_, stop, *_, place), (start, *_, other) in pairwise(ranges):
+        if start < stop and _share_elements(outputs[place], outputs[other]):
+            yield min(place, other, key=order.__getitem__), max(place, other, key=order.__getitem__)
 
 
-def _share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _share_elements(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """True if tensors whose ranges overlap have an element in common, as columns have none."""
-    if (one.is_contiguous() and other.is_contiguous()) or not (one.is_cpu and other.is_cpu):
+    if (tensor.is_contiguous() and other.is_contiguous()) or not (tensor.is_cpu and other.is_cpu):
         return True
     # numpy has no floats of 8 bits and no bfloat16
-    return np.shares_memory(words(one).numpy(), words(other).numpy())
+    return np.shares_memory(words(tensor).numpy(), words(other).numpy())
 
 
 def _span(tensor: torch.Tensor) -> int:

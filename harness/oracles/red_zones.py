@@ -20,8 +20,8 @@ CONTRACT = "no memory beside an input, a buffer or an output is written"
 
 def judge(trial: Trial) -> Iterator[Failure]:
     """Yield a failure for each changed guard word of inputs, `out=` buffers and allocations."""
-    for made in trial.guarded:
-        call = made.call
+    for attempt in trial.guarded:
+        call = attempt.call
         for intrusion in call.arena.unexpected_writes(call.written) if call.arena else ():
             if not intrusion.inside:
                 yield Failure(
@@ -32,13 +32,13 @@ def judge(trial: Trial) -> Iterator[Failure]:
                     f"({intrusion.word} words from its start)",
                     place=Place(intrusion.name),
                 )
-        if made.stray_writes:
+        if attempt.stray_writes:
             yield Failure(
                 oracle=NAME,
                 field="",
                 diagnosis="stray write",
                 message="guard words of the candidate's own allocations were overwritten "
-                f"({made.stray_writes} of them)",
+                f"({attempt.stray_writes} of them)",
             )
 
 

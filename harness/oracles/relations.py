@@ -27,7 +27,7 @@ from attnproof.harness.oracles.invariants import NAME
 PARTS = "does not follow from the batch's parts"
 CHUNKS = "does not follow from the chunks of a prefill"
 BLOCKS = "depends on the ids of the blocks"
-Made = Mapping[Place, Any]
+Outputs = Mapping[Place, Any]
 """Outputs of a call."""
 Judge = Callable[..., Iterator[Failure]]
 """Function from the outputs of a case and those of each related case to failures."""
@@ -38,20 +38,20 @@ def related_cases(operation: Operation, case: Case) -> list[tuple[tuple[Case, ..
     relations = operation.contract.relations
     if relations is None or case.batch is None:
         return []
-    found: list[tuple[tuple[Case, ...], Judge]] = []
+    checks: list[tuple[tuple[Case, ...], Judge]] = []
     if parts := related.parts(case, relations):
-        found.append((parts, partial(_judge_parts, operation, parts[0])))
+        checks.append((parts, partial(_judge_parts, operation, parts[0])))
     if Joined.TOKENS in relations.joined.values() and (chunks := related.chunks(case, relations)):
-        found.append((chunks, partial(_judge_chunks, operation)))
+        checks.append((chunks, partial(_judge_chunks, operation)))
     new = related.renaming(case.batch)
     if new and (relations.blocks or relations.slots):
         renamed = replace(case, batch=related.renamed(case.batch, new))
-        found.append(((renamed,), partial(_judge_renamed, operation, new, case.batch.block_size)))
-    return found
+        checks.append(((renamed,), partial(_judge_renamed, operation, new, case.batch.block_size)))
+    return checks
 
 
 def _judge_parts(
-    operation: Operation, before: Case, whole: Made, first: Made, second: Made
+    operation: Operation, before: Case, whole: Outputs, first: Outputs, second: Outputs
 ) -> Iterator[Failure]:
     """Yield a failure for each output that does not begin as those of the parts.
 
@@ -64,7 +64,7 @@ def _judge_parts(
 
 
 def _judge_chunks(
-    operation: Operation, whole: Made, first: Made, second: Made
+    operation: Operation, whole: Outputs, first: Outputs, second: Outputs
 ) -> Iterator[Failure]:
     """Yield a failure for each token's entry that another cut of a prefill changes."""
     for place, how in _joined(operation, whole):
@@ -74,12 +74,12 @@ def _judge_chunks(
 
 
 def _judge_renamed(
-    operation: Operation, new: Mapping[int, int], block_size: int, made: Made, renamed: Made
+    operation: Operation, new: Mapping[int, int], block_size: int, first: Outputs, renamed: Outputs
 ) -> Iterator[Failure]:
     """Yield a failure for each output that the `new` ids change otherwise than where they are."""
     relations = operation.contract.relations
     assert relations is not None
-    for place, value in made.items():
+    for place, value in first.items():
         expected = value
         if place.root in relations.blocks:
             expected = _mapped(value, new, 1)
@@ -88,7 +88,7 @@ def _judge_renamed(
         yield from _compared(operation, BLOCKS, place, renamed, expected)
 
 
-def _joined(operation: Operation, whole: Made) -> Iterator[tuple[Place, Joined]]:
+def _joined(operation: Operation, whole: Outputs) -> Iterator[tuple[Place, Joined]]:
     relations = operation.contract.relations
     assert relations is not None
     for place in whole:
@@ -96,22 +96,22 @@ def _joined(operation: Operation, whole: Made) -> Iterator[tuple[Place, Joined]]
             yield place, relations.joined[place.root]
 
 
-def _join(how: Joined, place: Place, first: Made, second: Made, before: Case) -> Any:
-    one: Any = first.get(place)
+def _join(how: Joined, place: Place, first: Outputs, second: Outputs, before: Case) -> Any:
+    entries: Any = first.get(place)
     other: Any = second.get(place)
     if how is Joined.OFFSETS:
-        last = 0 if not _is_array(one) or not len(one) else int(one[-1])
-        return _cat(one, other[1:] if _is_array(other) else other, last)
+        last = 0 if not _is_array(entries) or not len(entries) else int(entries[-1])
+        return _cat(entries, other[1:] if _is_array(other) else other, last)
     added = {Joined.TOKEN_INDICES: before.num_tokens, Joined.ROW_INDICES: before.num_requests}
-    return _cat(one, other, added.get(how, 0))
+    return _cat(entries, other, added.get(how, 0))
 
 
-def _cat(one: Any, other: Any, added: int) -> Any:
+def _cat(entries: Any, other: Any, added: int) -> Any:
     """Return the entries of both, `added` to the second one's; None if one is no tensor."""
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return torch.cat([one, other + added])
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return np.concatenate([one, other + added])
+    if isinstance(entries, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.cat([entries, other + added])
+    if isinstance(entries, np.ndarray) and isinstance(other, np.ndarray):
+        return np.concatenate([entries, other + added])
     return None
 
 
@@ -130,9 +130,9 @@ def _mapped(value: Any, new: Mapping[int, int], tokens: int) -> Any:
 
 
 def _compared(
-    operation: Operation, diagnosis: str, place: Place, made: Made, expected: Any
+    operation: Operation, diagnosis: str, place: Place, outputs: Outputs, expected: Any
 ) -> Iterator[Failure]:
-    got = made.get(place)
+    got = outputs.get(place)
     if expected is None or got is None:
         return
     if diagnosis != BLOCKS:

@@ -93,17 +93,17 @@ class Trial:
         If its result differs from the first one's, all arguments are given in another call: it
         replaces this one if its result differs too.
         """
-        made = self._without_defaults(0)
-        if made.left_out and text_of_result(made) != text_of_result(self.first):
+        again = self._without_defaults(0)
+        if again.left_out and text_of_result(again) != text_of_result(self.first):
             complete = self._attempt(0)
-            made = made if text_of_result(complete) == text_of_result(self.first) else complete
-        writes = made.call.arena.unexpected_writes(made.call.written) if made.call.arena else ()
+            again = again if text_of_result(complete) == text_of_result(self.first) else complete
+        writes = again.call.arena.unexpected_writes(again.call.written) if again.call.arena else ()
         names = [write.name for write in writes if write.inside]
-        names += [change.name for change in made.changes if not change.allowed]
-        made.modified = next(iter(names), "")
+        names += [change.name for change in again.changes if not change.allowed]
+        again.modified = next(iter(names), "")
         if self.operation.call.takes_arguments:
-            made.shared = output_in_both(self.first, made)
-        return made
+            again.shared = output_in_both(self.first, again)
+        return again
 
     @cached_property
     def unwaited(self) -> Attempt:
@@ -144,9 +144,9 @@ class Trial:
             return self._attempt(pattern)
         function = WithoutDefaults(self.function, self.reference)
         call, fill = self.prepare(pattern), FILLS[pattern]
-        made = attempt(self.operation, function, call, fill, self.device)
-        made.left_out = tuple(dict.fromkeys(function.left_out))
-        return made
+        outcome = attempt(self.operation, function, call, fill, self.device)
+        outcome.left_out = tuple(dict.fromkeys(function.left_out))
+        return outcome
 
     def _prepared(self, pattern: int) -> Call:
         """Return a new call for the reference."""
@@ -187,9 +187,9 @@ def _fill_objects(earlier: Call, call: Call) -> None:
     for name, value in [*call.args.items(), *call.kwargs.items()]:
         if isinstance(value, dict | list) and call.plain.get(name) is not value:
             continue
-        made = _filled((earlier.args | earlier.kwargs).get(name), value)
-        if made is not value:
-            call.replace(name, made)
+        filled = _filled((earlier.args | earlier.kwargs).get(name), value)
+        if filled is not value:
+            call.replace(name, filled)
 
 
 def _filled(old: Any, new: Any) -> Any:
