@@ -112,8 +112,8 @@ def new_key_violations(
     tokens = np.arange(len(expected.requests))
     pairs = ((attention.keys, shape.k_scale), (attention.values, shape.v_scale))
     for half, (content, scale) in enumerate(pairs):
-        given = content.reshape(-1, *content.shape[2:])[expected.slots]
-        same = read_back(expected, words[half], tokens) == as_words(given, shape.cache_dtype, scale)
+        right = content.reshape(-1, *content.shape[2:])[expected.slots]
+        same = read_back(expected, words[half], tokens) == as_words(right, shape.cache_dtype, scale)
         yield from read_back_violations(expected, same, tokens, field)
 
 
@@ -122,8 +122,8 @@ def read_back(expected: ExpectedTokens, words: torch.Tensor, tokens: np.ndarray)
 
     `words` is a half of the cache as integers, (num_blocks, B, Hkv, D).
     """
-    found: np.ndarray = words.cpu().numpy().reshape(-1, *words.shape[2:])[expected.slots[tokens]]
-    return found
+    stored: np.ndarray = words.cpu().numpy().reshape(-1, *words.shape[2:])[expected.slots[tokens]]
+    return stored
 
 
 def read_back_violations(

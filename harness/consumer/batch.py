@@ -63,8 +63,8 @@ def expected_tokens_uncached(batch: Batch) -> ExpectedTokens:
 
 def int64_array(value: Any) -> np.ndarray:
     """Convert a tensor, an array or a list to an int64 array."""
-    found = value.cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-    return found.astype(np.int64)
+    array = value.cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    return array.astype(np.int64)
 
 
 def metadata_violations(
@@ -100,11 +100,11 @@ def metadata_violations(
             outputs[f"{prefix}max_query_len"],
             outputs[f"{prefix}max_seq_len"],
         )
-        found = list(row_violations(expected, rows, wanted, mask))
-        for violation in found:
+        violations = list(row_violations(expected, rows, wanted, mask))
+        for violation in violations:
             named = violation.field + mirror if violation.field in _MIRRORED else violation.field
             yield violation._replace(field=f"{prefix}{named}")
-        if found:
+        if violations:
             return
     if computed:
         known = int64_array(outputs[f"{prefix}num_computed_tokens_cpu"])
@@ -159,8 +159,8 @@ def _row_mistake(
     requests = expected.requests[tokens]
     mixed = np.flatnonzero((np.diff(owners) == 0) & (np.diff(requests) != 0))
     if len(mixed):
-        one, other = tokens[mixed[0]], tokens[mixed[0] + 1]
-        text = f"{token_name(expected, other)} is in one row with {token_name(expected, one)}"
+        first, other = tokens[mixed[0]], tokens[mixed[0] + 1]
+        text = f"{token_name(expected, other)} is in one row with {token_name(expected, first)}"
         return "puts two requests into one row", text
     return None
 
@@ -231,12 +231,12 @@ def position_violations(
     """Yield a violation for the first token with a wrong position by `computed`, if any."""
     lens = np.diff(starts)
     shift = np.repeat(computed - starts[:-1], lens)
-    given = np.arange(len(shift)) + shift
+    positions = np.arange(len(shift)) + shift
     right = expected.positions[tokens] % chunk if chunk else expected.positions[tokens]
-    wrong = np.flatnonzero(given != right)
+    wrong = np.flatnonzero(positions != right)
     if len(wrong):
         token = int(tokens[wrong[0]])
-        name, place = token_name(expected, token), given[wrong[0]]
+        name, place = token_name(expected, token), positions[wrong[0]]
         text = f"{name} is put at position {place}, must be at {right[wrong[0]]}"
         field = f"{prefix}num_computed_tokens_cpu"
         yield Violation(field, "puts tokens at other positions", text)
@@ -256,22 +256,22 @@ def slot_violations(
     padding, which must be -1. Tokens marked in `unwritten`, bool, must have no slot (-1).
     """
     wanted = np.arange(len(expected.requests)) if tokens is None else tokens
-    given, right = int64_array(slots), expected.slots[wanted]
+    got, right = int64_array(slots), expected.slots[wanted]
     if unwritten is not None:
         right = np.where(unwritten, -1, right)
-    if len(given) < len(right):
-        detail = f"{token_name(expected, int(wanted[len(given)]))} has no entry"
+    if len(got) < len(right):
+        detail = f"{token_name(expected, int(wanted[len(got)]))} has no entry"
         yield Violation(field, "has too few entries", detail)
         return
-    wrong = np.flatnonzero(given[: len(right)] != right)
+    wrong = np.flatnonzero(got[: len(right)] != right)
     if len(wrong):
         index = int(wrong[0])
-        token, slot, place = int(wanted[index]), int(given[index]), int(right[index])
+        token, slot, place = int(wanted[index]), int(got[index]), int(right[index])
         yield Violation(field, *_slot_mistake(expected, token, slot, place))
         return
-    written = np.flatnonzero(given[len(right) :] != -1)
+    written = np.flatnonzero(got[len(right) :] != -1)
     if len(written):
-        slot = int(given[len(right) + written[0]])
+        slot = int(got[len(right) + written[0]])
         detail = f"entry {len(right) + written[0]} is padding and has slot {slot}"
         yield Violation(field, "writes padding to the cache", detail)
 

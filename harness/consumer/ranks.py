@@ -55,21 +55,21 @@ def rank_slot_violations(
     `slots` has one entry for each token, then entries of padding, which must be -1. The block
     table has `columns`; tokens marked in `unwritten` (T,) bool must have no slot.
     """
-    given, right = int64_array(slots), rank_slots(expected, rank, columns)
+    got, right = int64_array(slots), rank_slots(expected, rank, columns)
     right[unwritten] = -1
-    if len(given) < len(right):
-        detail = f"{token_name(expected, len(given))} has no entry"
+    if len(got) < len(right):
+        detail = f"{token_name(expected, len(got))} has no entry"
         yield Violation(field, "has too few entries", detail)
         return
-    wrong = np.flatnonzero(given[: len(right)] != right)
+    wrong = np.flatnonzero(got[: len(right)] != right)
     if len(wrong):
         token = int(wrong[0])
-        yield Violation(field, *_mistake(expected, rank, token, int(given[token]), right[token]))
+        yield Violation(field, *_mistake(expected, rank, token, int(got[token]), right[token]))
         return
-    written = np.flatnonzero(given[len(right) :] != -1)
+    written = np.flatnonzero(got[len(right) :] != -1)
     if len(written):
         entry = len(right) + int(written[0])
-        detail = f"entry {entry} is padding and has slot {given[entry]}"
+        detail = f"entry {entry} is padding and has slot {got[entry]}"
         yield Violation(field, "writes padding to the cache", detail)
 
 

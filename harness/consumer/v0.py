@@ -25,13 +25,13 @@ _FIELDS = {"seq_lens": "seq_lens_tensor", "block_table_tensor": "block_tables"}
 
 def step_tokens(batch: Batch, step: Step) -> ExpectedTokens:
     """Compute the expected tokens of a step's sequences, prompts first."""
-    found = sequences(batch, step)
+    seqs = sequences(batch, step)
     return expected_tokens_uncached(
         Batch(
             batch.block_size,
-            tuple(one.query_len for one in found),
-            tuple(one.context_len for one in found),
-            tuple(tuple(map(int, one.blocks)) for one in found),
+            tuple(seq.query_len for seq in seqs),
+            tuple(seq.context_len for seq in seqs),
+            tuple(tuple(map(int, seq.blocks)) for seq in seqs),
         )
     )
 
@@ -55,8 +55,8 @@ def v0_violations(batch: Batch, step: Step, outputs: Outputs) -> Iterator[Violat
     rows, positions = expected.requests[tokens], expected.positions[tokens]
     before = (expected.computed + np.diff(expected.starts) - seq_lens)[rows]
     required = VisibleKeys(rows, before, positions + 1, expected.table, expected.block_size)
-    given = int64_array(outputs["seq_lens_tensor"])[rows]
-    stop = np.maximum(0, given - np.diff(starts)[rows] + expected.indices[tokens] + 1)
+    got_lens = int64_array(outputs["seq_lens_tensor"])[rows]
+    stop = np.maximum(0, got_lens - np.diff(starts)[rows] + expected.indices[tokens] + 1)
     table = int64_array(outputs["block_tables"])
     seen = VisibleKeys(rows, np.zeros_like(stop), stop, table, expected.block_size)
     for violation in visible_key_violations(expected, required, seen, tokens):
@@ -90,7 +90,7 @@ def _rows_read(batch: Batch, step: Step) -> tuple[np.ndarray, np.ndarray]:
 
 def _first_kept(batch: Batch, step: Step, expected: ExpectedTokens) -> np.ndarray:
     """Return the first position with a slot, by sequence: a prompt keeps its window only."""
-    prompts = np.array([one.is_prompt for one in sequences(batch, step)])
+    prompts = np.array([seq.is_prompt for seq in sequences(batch, step)])
     lens = np.diff(expected.starts)
     kept = np.maximum(0, lens - step.window) if step.window else np.zeros_like(lens)
     first: np.ndarray = np.where(prompts, kept, 0)
@@ -101,10 +101,10 @@ def graph_violations(batch: Batch, outputs: Outputs) -> Iterator[Violation]:
     """Check a graph's input buffers: rows with one query each, then padded rows."""
     expected = step_tokens(batch, Step(pad_size=0))
     tokens = np.arange(len(expected.requests))
-    given = int64_array(outputs["buffers.seq_lens_tensor"])[tokens]
+    seq_lens = int64_array(outputs["buffers.seq_lens_tensor"])[tokens]
     table = int64_array(outputs["buffers.block_tables"])
     required = expected.visible_keys(tokens, CAUSAL)
-    seen = VisibleKeys(tokens, np.zeros_like(given), given, table, expected.block_size)
+    seen = VisibleKeys(tokens, np.zeros_like(seq_lens), seq_lens, table, expected.block_size)
     for violation in visible_key_violations(expected, required, seen, tokens):
         yield violation._replace(field=f"buffers.{_FIELDS[str(violation.field)]}")
     yield from slot_violations(expected, outputs["buffers.slot_mapping"], "buffers.slot_mapping")

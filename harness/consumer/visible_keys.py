@@ -81,28 +81,28 @@ class VisibleKeys(NamedTuple):
 
     def _slots(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
         columns, places = np.divmod(positions, self.block_size)
-        found = np.full(len(positions), BEYOND)
+        slots = np.full(len(positions), BEYOND)
         there = columns < self.table.shape[1]
-        found[there] = self.table[rows[there], columns[there]] * self.block_size + places[there]
-        return found
+        slots[there] = self.table[rows[there], columns[there]] * self.block_size + places[there]
+        return slots
 
 
 class ExpectedTokens:
     """Request, position and cache slot of every query token, computed from the batch."""
 
-    def __init__(self, made: BatchArrays) -> None:
-        self.batch = made.batch
-        self.block_size = made.batch.block_size
-        offsets = made.query_start_loc.astype(np.int64)
+    def __init__(self, arrays: BatchArrays) -> None:
+        self.batch = arrays.batch
+        self.block_size = arrays.batch.block_size
+        offsets = arrays.query_start_loc.astype(np.int64)
         lens = np.diff(offsets)
         self.starts = offsets
         self.requests = np.repeat(np.arange(len(lens)), lens)
         self.indices = np.arange(len(self.requests)) - np.repeat(offsets[:-1], lens)
         """Index of each token within its request's query."""
-        self.computed = made.num_computed_tokens.astype(np.int64)
+        self.computed = arrays.num_computed_tokens.astype(np.int64)
         self.positions = self.computed[self.requests] + self.indices
-        self.table = made.block_table.astype(np.int64)
-        self.live = np.unique(self.table[~made.stale_blocks])
+        self.table = arrays.block_table.astype(np.int64)
+        self.live = np.unique(self.table[~arrays.stale_blocks])
         """Ids of all blocks that belong to a request, ascending."""
         columns, places = np.divmod(self.positions, self.block_size)
         self.slots = self.table[self.requests, columns] * self.block_size + places
