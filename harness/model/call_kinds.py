@@ -166,11 +166,11 @@ class ClassCall(FunctionCall):
 
     def offered(self, own: dict[str, Any], ours: dict[str, Any], *, built_in: bool) -> Any:
         """Return the candidate's class unless it is imported from ours or lacks a method."""
-        found = next(iter(own.values()), None)
-        imported = any(found is value for value in ours.values()) and not built_in
+        cls = next(iter(own.values()), None)
+        imported = any(cls is value for value in ours.values()) and not built_in
         if self.methods and imported:
             return None
-        return found if all(hasattr(found, name) for name in self.methods) else None
+        return cls if all(hasattr(cls, name) for name in self.methods) else None
 
     def run(self, offered: Any, call: Call) -> Any:
         """Instantiate the class and use it."""
