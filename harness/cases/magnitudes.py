@@ -38,8 +38,8 @@ _MOST_ID = 2**31 - 1
 
 def around(values: Iterable[int], low: int = 0, high: int = 2**33) -> tuple[int, ...]:
     """Return each value and its neighbours, ascending, within `low` and `high`."""
-    found = {value + edge for value in values for edge in (-1, 0, 1)}
-    return tuple(sorted(value for value in found if low <= value <= high))
+    neighbours = {value + edge for value in values for edge in (-1, 0, 1)}
+    return tuple(sorted(value for value in neighbours if low <= value <= high))
 
 
 @cache

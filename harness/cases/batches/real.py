@@ -22,11 +22,11 @@ def real_batch(batch: Batch) -> Batch:
     computed = list(batch.computed_lens) or [0]
     plain: dict[str, Any] = {"strided": False, "dtype": "int32"}
     if lengths == list(batch.query_lens):
-        made = msgspec.structs.replace(batch, **plain)
+        real = msgspec.structs.replace(batch, **plain)
     else:
         fields = {name: getattr(batch, name) for name in _KEPT}
-        made = make_batch(lengths, computed, batch.block_size, **fields, **plain)
-    if made.logits_indices is not None:
-        sampled = tuple(one for one in made.logits_indices if one < made.num_tokens)
-        made = msgspec.structs.replace(made, logits_indices=sampled or None)
-    return made
+        real = make_batch(lengths, computed, batch.block_size, **fields, **plain)
+    if real.logits_indices is not None:
+        sampled = tuple(index for index in real.logits_indices if index < real.num_tokens)
+        real = msgspec.structs.replace(real, logits_indices=sampled or None)
+    return real

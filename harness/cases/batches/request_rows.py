@@ -9,14 +9,14 @@ import numpy as np
 from attnproof.harness.model.case import Batch
 
 
-def request_rows(count: int, room: int, lot: int) -> np.ndarray:
-    """Return (count,) int64 distinct rows below `room`, in one of eight orders chosen by `lot`.
+def request_rows(count: int, room: int, pattern: int) -> np.ndarray:
+    """Return (count,) int64 distinct rows below `room`, in one of eight orders chosen by `pattern`.
 
     They fall, rise, rise but for inner ones that fall between ends that fit a run, or are in no
     order; and they are the last ones, or every second one if there is room.
     """
     places = np.arange(count, dtype=np.int64)
-    order, spread = lot % 4, lot // 4 % 2 == 0
+    order, spread = pattern % 4, pattern // 4 % 2 == 0
     if order == 0:
         places = places[::-1]
     elif order == 2:

@@ -95,9 +95,9 @@ _KIND = st.sampled_from(_KINDS)
 _LAYOUT = st.sampled_from(_LAYOUTS)
 _ORDER = st.sampled_from((*BLOCK_ORDERS, "shared", "high"))
 _EXTRAS_BITS = st.integers(0, 63)
-_LOT_OF_NONE = 15
-"""The lot of a batch without requests, if there may be none."""
-_LOT = st.integers(0, _LOT_OF_NONE)
+_DRAW_OF_NONE = 15
+"""The draw of a batch without requests, if there may be none."""
+_EMPTINESS = st.integers(0, _DRAW_OF_NONE)
 
 
 @cache
@@ -112,7 +112,7 @@ def batches(
 def _batches(draw: st.DrawFn, max_requests: int, min_requests: int, extras: bool) -> Batch:
     block_size = draw(_BLOCK_SIZE)
     # A list may be empty in one of four draws, of which there is one boundary.
-    least = min_requests or int(draw(_LOT) < _LOT_OF_NONE)
+    least = min_requests or int(draw(_EMPTINESS) < _DRAW_OF_NONE)
     rows = draw(_requests(draw(_KIND), block_size, least, max_requests))
     query_lens = [q for q, _ in rows]
     computed = [c for _, c in rows]

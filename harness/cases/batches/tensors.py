@@ -120,19 +120,19 @@ def _block_table(batch: Batch, num_reqs: int) -> tuple[np.ndarray, np.ndarray]:
     return table, ~live
 
 
-def _slots(made: BatchArrays) -> np.ndarray:
+def _slots(arrays: BatchArrays) -> np.ndarray:
     """Return the slot of each token, -1 for padding; raise IndexError for one without a block."""
-    batch, slots = made.batch, np.full(made.num_actual_tokens, -1, dtype=np.int64)
-    rows = np.repeat(np.arange(made.num_reqs), np.diff(made.query_start_loc))
+    batch, slots = arrays.batch, np.full(arrays.num_actual_tokens, -1, dtype=np.int64)
+    rows = np.repeat(np.arange(arrays.num_reqs), np.diff(arrays.query_start_loc))
     if batch.no_slots:
         slots[: len(rows)] = 0
         return slots
-    firsts = made.num_computed_tokens - made.query_start_loc[:-1]
+    firsts = arrays.num_computed_tokens - arrays.query_start_loc[:-1]
     positions = np.arange(len(rows)) + firsts.astype(np.int64)[rows]
     columns = positions // batch.block_size
-    if made.stale_blocks[rows, columns].any():
+    if arrays.stale_blocks[rows, columns].any():
         raise IndexError("a token has no block")
-    ids = made.block_table[rows, columns].astype(np.int64)
+    ids = arrays.block_table[rows, columns].astype(np.int64)
     slots[: len(rows)] = ids * batch.block_size + positions % batch.block_size
     return slots
 
@@ -161,15 +161,15 @@ def lay_out(
     The arena also holds the pieces in `more`. Pattern 1 gives the live blocks other ids.
     The metadata's class is the subclass if the batch is `subclassed`.
     """
-    made = batch_arrays(batch, pattern)
+    arrays = batch_arrays(batch, pattern)
     stale = STALE_PATTERNS[pattern]
-    arena = Arena([*made.pieces(stale), *more], stale, device)
-    return metadata_of(made, arena.tensors), arena
+    arena = Arena([*arrays.pieces(stale), *more], stale, device)
+    return metadata_of(arrays, arena.tensors), arena
 
 
-def metadata_of(made: BatchArrays, tensors: dict[str, Any]) -> CommonAttentionMetadata:
+def metadata_of(arrays: BatchArrays, tensors: dict[str, Any]) -> CommonAttentionMetadata:
     """Return the metadata of a batch, of the tensors that its `pieces` became."""
-    batch = made.batch
+    batch = arrays.batch
     encoder = tensors.get("encoder_seq_lens")
     num_logits = batch.num_logits if batch.logits_indices is None else len(batch.logits_indices)
     metadata_class: type[Any] = CommonAttentionMetadata
@@ -178,20 +178,20 @@ def metadata_of(made: BatchArrays, tensors: dict[str, Any]) -> CommonAttentionMe
         metadata_class = subclass.Subclassed
         added = {name: tensors[name] for name in subclass.TENSORS}
         added |= {name: tensors[name].numpy() for name in subclass.ARRAYS}
-        added |= subclass.plain_fields(made.num_reqs, made.num_actual_tokens, batch.spare_slots)
+        added |= subclass.plain_fields(arrays.num_reqs, arrays.num_actual_tokens, batch.spare_slots)
     if batch.later:
         metadata_class = CommonAttentionMetadataV32
-        added = later.fields(batch, made.query_start_loc, tensors)
+        added = later.fields(batch, arrays.query_start_loc, tensors)
     metadata: CommonAttentionMetadata = metadata_class(
         query_start_loc=tensors["query_start_loc"],
         query_start_loc_cpu=tensors["query_start_loc_cpu"],
         seq_lens=tensors["seq_lens"],
         seq_lens_cpu=tensors["seq_lens_cpu"],
         num_computed_tokens_cpu=tensors["num_computed_tokens_cpu"],
-        num_reqs=made.num_reqs,
-        num_actual_tokens=made.num_actual_tokens,
-        max_query_len=made.max_query_len,
-        max_seq_len=made.max_seq_len,
+        num_reqs=arrays.num_reqs,
+        num_actual_tokens=arrays.num_actual_tokens,
+        max_query_len=arrays.max_query_len,
+        max_seq_len=arrays.max_seq_len,
         block_table_tensor=tensors["block_table_tensor"],
         slot_mapping=tensors["slot_mapping"],
         causal=batch.causal,

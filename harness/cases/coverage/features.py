@@ -230,8 +230,8 @@ def _dtype(view: View) -> Values:
 
 
 def _strides(view: View) -> Values:
-    given = view.batch.strided if view.batch else view.params.get("strided")
-    return (int(given),) if isinstance(given, bool) else _NONE
+    strided = view.batch.strided if view.batch else view.params.get("strided")
+    return (int(strided),) if isinstance(strided, bool) else _NONE
 
 
 def _bounds(view: View) -> Values:

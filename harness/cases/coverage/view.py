@@ -63,6 +63,6 @@ def _list(params: dict[str, Any], *names: str) -> list[int] | None:
     """Return the first of the arguments that is a list of lengths."""
     for name in names:
         value = params.get(name)
-        if isinstance(value, (list, tuple)) and all(type(one) is int for one in value):
+        if isinstance(value, (list, tuple)) and all(type(entry) is int for entry in value):
             return list(value)
     return None

@@ -43,8 +43,8 @@ def expected_values(kinds: Sequence[int]) -> dict[str, Any]:
     """Return the values that the builder gives to these fields, by name."""
     values: dict[str, Any] = {}
     for name, number, kind in zip(field_names(kinds), range(len(kinds)), kinds, strict=True):
-        given = {DEFAULT: 10 + number, FACTORY: [number], COMPUTED: 200 + number}
-        values[name] = given.get(kind, 100 + number)
+        by_kind = {DEFAULT: 10 + number, FACTORY: [number], COMPUTED: 200 + number}
+        values[name] = by_kind.get(kind, 100 + number)
     return values
 
 
@@ -113,16 +113,16 @@ def make_metadata(
     values = {name: getattr(common, name) for name in BATCH_FIELDS}
     details = expected_values(kinds)
     if form in (PLAIN, PLAIN_SLOTS):
-        made, later = cls(), values | details
-        later |= dict.fromkeys(LOGITS_FIELDS, _NO_LOGITS) if logits else {}
+        metadata, attached = cls(), values | details
+        attached |= dict.fromkeys(LOGITS_FIELDS, _NO_LOGITS) if logits else {}
     else:
         by_name = dict(zip(details, kinds, strict=True))
         taken = [n for n, kind in by_name.items() if kind in (REQUIRED, KEYWORD)]
-        made = cls(**values, **{name: details[name] for name in taken})
-        later = {n: details[n] for n, kind in by_name.items() if kind == ATTACHED}
-    for name, value in later.items():
-        object.__setattr__(made, name, value)
-    return made
+        metadata = cls(**values, **{name: details[name] for name in taken})
+        attached = {n: details[n] for n, kind in by_name.items() if kind == ATTACHED}
+    for name, value in attached.items():
+        object.__setattr__(metadata, name, value)
+    return metadata
 
 
 class EngineBackend(AttentionBackend):

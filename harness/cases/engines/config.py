@@ -71,8 +71,8 @@ class DerivedImpl(Impl):
     _sinks: torch.Tensor | None
 
     def _kept(self, window: int | None, soft_cap: Any, sinks: Any) -> dict[str, Any]:
-        given = {} if soft_cap is None else {"logits_soft_cap": soft_cap}
-        return given | {"_window": window, "_sinks": sinks}
+        cap = {} if soft_cap is None else {"logits_soft_cap": soft_cap}
+        return cap | {"_window": window, "_sinks": sinks}
 
     @property
     def sliding_window(self) -> tuple[int, int]:

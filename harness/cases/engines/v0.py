@@ -48,7 +48,7 @@ class PlaceholderMap:
 
 
 def _shifted(ranges: list[range], by: int) -> list[range]:
-    return [range(one.start + by, one.stop + by) for one in ranges]
+    return [range(span.start + by, span.stop + by) for span in ranges]
 
 
 @dataclass
@@ -203,29 +203,29 @@ class Sequence(NamedTuple):
 
 def sequences(batch: Batch, step: Step) -> list[Sequence]:
     """Return the sequences of the requests with tokens, prompts first."""
-    found = []
+    seqs = []
     for row, (query_len, computed) in enumerate(
         zip(batch.query_lens, batch.computed_lens, strict=True)
     ):
         blocks = list(batch.blocks[row])
         if step.profile:
             if query_len:
-                found.append(Sequence(row, True, query_len, 0, []))
+                seqs.append(Sequence(row, True, query_len, 0, []))
         elif step.pad_size != -1 and query_len + computed:
-            found.append(Sequence(row, False, 1, query_len + computed - 1, blocks))
+            seqs.append(Sequence(row, False, 1, query_len + computed - 1, blocks))
         elif query_len:
             chunk = query_len > 1 or not computed or row in step.last_chunks
-            found.append(Sequence(row, chunk, query_len, computed, blocks))
-    if not found:  # an engine never runs an empty step
-        found.append(Sequence(0, step.pad_size == -1, 1, 0, [] if step.profile else [0]))
-    return sorted(found, key=lambda sequence: not sequence.is_prompt)
+            seqs.append(Sequence(row, chunk, query_len, computed, blocks))
+    if not seqs:  # an engine never runs an empty step
+        seqs.append(Sequence(0, step.pad_size == -1, 1, 0, [] if step.profile else [0]))
+    return sorted(seqs, key=lambda sequence: not sequence.is_prompt)
 
 
 def seq_groups(batch: Batch, step: Step) -> list[InterData]:
     """Return the sequence groups: one for each prompt and for each `together` decodes."""
-    found = sequences(batch, step)
-    prompts = [[sequence] for sequence in found if sequence.is_prompt]
-    decodes = [sequence for sequence in found if not sequence.is_prompt]
+    seqs = sequences(batch, step)
+    prompts = [[sequence] for sequence in seqs if sequence.is_prompt]
+    decodes = [sequence for sequence in seqs if not sequence.is_prompt]
     size = max(1, step.together)
     groups = prompts + [decodes[i : i + size] for i in range(0, len(decodes), size)]
     return [_group(members, batch.block_size, step) for members in groups]

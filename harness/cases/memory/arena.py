@@ -96,14 +96,14 @@ def _plan(
 
     With `close` there are no words between them. Each call of a case asks for the same places.
     """
-    lot = zlib.crc32(repr([(name, shape) for name, shape, _ in pieces]).encode())
+    layout = zlib.crc32(repr([(name, shape) for name, shape, _ in pieces]).encode())
     if placement is not None:
-        lot = int(placement.alone or placement.backwards) + (2 if placement.offset else 0)
-        lot += 4 * placement.offset + 4 * _PLACES * placement.offset
-    backwards = close and lot % 2 == 1
+        layout = int(placement.alone or placement.backwards) + (2 if placement.offset else 0)
+        layout += 4 * placement.offset + 4 * _PLACES * placement.offset
+    backwards = close and layout % 2 == 1
     # Code that copies wider words must look at the address, not at the storage offset alone.
-    shifted = on_cpu and lot // 2 % 2 == 1
-    segments, offset = [], GUARD_WORDS + (lot // 4 // _PLACES % _PLACES if shifted else 0)
+    shifted = on_cpu and layout // 2 % 2 == 1
+    segments, offset = [], GUARD_WORDS + (layout // 4 // _PLACES % _PLACES if shifted else 0)
     for name, shape, strides in pieces[::-1] if backwards else pieces:
         if not shifted and not close:
             offset = -(-offset // _PLACES) * _PLACES
@@ -113,9 +113,9 @@ def _plan(
         offset += extent + (0 if close else GUARD_WORDS)
     return _Plan(
         segments,
-        start=lot // 4 % _PLACES if shifted else 0,
+        start=layout // 4 % _PLACES if shifted else 0,
         words=offset + (GUARD_WORDS if close else 0),
-        alone=lot % 2 == 1 and not close and on_cpu,
+        alone=layout % 2 == 1 and not close and on_cpu,
         backwards=backwards,
     )
 
@@ -169,7 +169,7 @@ class Arena:
     def _lay_out(self, pieces: list[Piece], stale: int, device: str, earlier: Arena | None) -> None:
         close = stale == STALE_PATTERNS[1]
         on_cpu = device == "cpu"
-        shapes = tuple([(one.name, one.values.shape, one.strides) for one in pieces])
+        shapes = tuple([(piece.name, piece.values.shape, piece.strides) for piece in pieces])
         plan = _plan(shapes, close, on_cpu, self._placement)
         segments, start, alone = plan.segments, plan.start, plan.alone
         if plan.backwards:
@@ -234,7 +234,7 @@ class Arena:
 
     def unexpected_writes(self, written: frozenset[str] = frozenset()) -> list[UnexpectedWrite]:
         """Return the first change in each buffer; elements of inputs in `written` may change."""
-        found = []
+        writes = []
         for buffer, snapshot, segments in zip(
             self._buffers, self._snapshots, self._segments, strict=True
         ):
@@ -245,8 +245,8 @@ class Arena:
                 if segment.name in written:
                     changed.as_strided(segment.shape, segment.strides, segment.offset).fill_(False)
             if changed.any():
-                found.append(_locate(int(changed.nonzero()[0]), segments))
-        return found
+                writes.append(_locate(int(changed.nonzero()[0]), segments))
+        return writes
 
     def versions(self) -> dict[str, int]:
         """Return for each input how often torch has written it in place, or a view of it."""

@@ -50,19 +50,19 @@ def far_cache(cache: PagedCache, device: str) -> torch.Tensor:
     return by_dimension(memory.view(dtype)[: prod(shape)].view(shape), order)
 
 
-def near_blocks(far: torch.Tensor, num_blocks: int) -> torch.Tensor:
+def near_blocks(far_blocks: torch.Tensor, num_blocks: int) -> torch.Tensor:
     """Copy the lower and the upper blocks of a far cache to a dense one."""
     lower = num_blocks // 2
-    return torch.cat([far[:, :lower], far[:, lower - num_blocks :]], dim=1)
+    return torch.cat([far_blocks[:, :lower], far_blocks[:, lower - num_blocks :]], dim=1)
 
 
-def fill_near_blocks(far: torch.Tensor, words: torch.Tensor) -> None:
+def fill_near_blocks(far_blocks: torch.Tensor, words: torch.Tensor) -> None:
     """Write `words` (2, num_blocks, ...) to the lower and the upper blocks of a far cache.
 
     The words have the size of the cache's elements.
     """
     lower = words.shape[1] // 2
-    memory = far.view(words.dtype)
+    memory = far_blocks.view(words.dtype)
     memory[:, :lower] = words[:, :lower]
     memory[:, lower - words.shape[1] :] = words[:, lower:]
 

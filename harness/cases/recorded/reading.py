@@ -64,10 +64,10 @@ def _identity(header: Header) -> _Identity:
 
 
 def _named(path: Path, header: Header) -> str:
-    one = _identity(header)
+    identity = _identity(header)
     return escape_line(
-        f"{path.name} of {one.engine} {one.version}, {one.model}, {one.max_model_len} tokens, "
-        f"ranks {one.world}"
+        f"{path.name} of {identity.engine} {identity.version}, {identity.model}, "
+        f"{identity.max_model_len} tokens, ranks {identity.world}"
     )
 
 

@@ -150,7 +150,7 @@ class StreamReader:
         return header
 
     def _recorded_step(self, frame: Step) -> RecordedStep:
-        tensors = [{"t": one.dtype, "v": self._array(one)} for one in frame.tensors]
+        tensors = [{"t": tensor.dtype, "v": self._array(tensor)} for tensor in frame.tensors]
         cams = [self._fields(build, tensors) for build in frame.builds]
         compared = [build.door != "drafting" for build in frame.builds]
         builds = [

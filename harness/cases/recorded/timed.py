@@ -56,9 +56,9 @@ def _thinned(batches: Iterator[_Named], count: int) -> list[_Named]:
     """
     kept: list[_Named] = []
     stride = 1
-    for number, one in enumerate(batches):
+    for number, batch in enumerate(batches):
         if number % stride == 0:
-            kept.append(one)
+            kept.append(batch)
             if len(kept) >= 4 * count:
                 kept = kept[::2]
                 stride *= 2

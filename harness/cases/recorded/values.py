@@ -19,7 +19,7 @@ _DTYPES: dict[str, Any] = {
 }
 _MOST_ELEMENTS = 1 << 26
 _CLASS = "__class__"
-_LATER = frozenset(f.name for f in fields(CommonAttentionMetadataV32)) - {
+_V32_FIELDS = frozenset(f.name for f in fields(CommonAttentionMetadataV32)) - {
     f.name for f in fields(CommonAttentionMetadata)
 }
 
@@ -80,7 +80,7 @@ def metadata_of(cam: dict[str, Any]) -> CommonAttentionMetadata:
     for name in ("encoder_seq_lens", "req_idx"):
         if isinstance(tensors.get(name), torch.Tensor):
             tensors[name] = tensors[name].numpy()
-    cls = CommonAttentionMetadataV32 if _LATER & tensors.keys() else CommonAttentionMetadata
+    cls = CommonAttentionMetadataV32 if _V32_FIELDS & tensors.keys() else CommonAttentionMetadata
     known = {f.name for f in fields(cls)}
     try:
         return cls(**{name: value for name, value in tensors.items() if name in known})

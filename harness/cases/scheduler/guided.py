@@ -117,7 +117,7 @@ def compare_run(config: SchedulerConfig, steps: Iterable[EngineStep]) -> Compari
         step, live = scheduler.next_step(theirs.drafts)
         difference = (
             _scheduled(theirs, step)
-            or names.compare(theirs, [one.blocks for one in live])
+            or names.compare(theirs, [request.blocks for request in live])
             or _number("free blocks", theirs.free, step.num_free_blocks)
             or _sampling(theirs, scheduler.commit(theirs.sampled))
         )
@@ -153,9 +153,9 @@ class _Names:
     def compare(self, step: EngineStep, ours: list[list[int]]) -> str | None:
         """Return the first block that contradicts the renaming so far, None without one."""
         for (request, _), their_row, our_row in zip(step.scheduled, step.blocks, ours, strict=True):
-            found = _number("blocks", len(their_row), len(our_row))
-            if found:
-                return f"request {request}: {found}"
+            difference = _number("blocks", len(their_row), len(our_row))
+            if difference:
+                return f"request {request}: {difference}"
             for place, (their, our) in enumerate(zip(their_row, our_row, strict=True)):
                 pair = self._ours.setdefault(their, our), self._theirs.setdefault(our, their)
                 if pair != (our, their):

@@ -81,5 +81,5 @@ def accepted_requests(
             output = min(output, max(limit - prompt, limit // 2))
             prompt = min(prompt, limit - output)
         served.append(ServedRequest(index, request.arrival_s, prompt, output))
-    served.sort(key=lambda one: one.arrival_s)
+    served.sort(key=lambda accepted: accepted.arrival_s)
     return served

@@ -124,16 +124,16 @@ def _prefixes(
     if not profile.tokens_per_hash:
         return [()] * len(inputs)
     shares = np.interp(random.random(len(inputs)), LEVELS, profile.shared_prefix).tolist()
-    made: list[tuple[int, ...]] = []
+    prefixes: list[tuple[int, ...]] = []
     fresh = 0
     for place, (length, share) in enumerate(zip(inputs, shares, strict=True)):
         total = -(-length // profile.tokens_per_hash)
         wanted = int(share * total)
         parents = random.integers(max(0, place - _RECENT), place, _PARENTS) if place else ()
         # The closest length is taken: otherwise the longest prompt would give every long prefix.
-        parent = min((made[i] for i in parents), key=lambda p: abs(len(p) - wanted), default=())
+        parent = min((prefixes[i] for i in parents), key=lambda p: abs(len(p) - wanted), default=())
         shared = parent[:wanted]
         own = total - len(shared)
-        made.append((*shared, *range(fresh, fresh + own)))
+        prefixes.append((*shared, *range(fresh, fresh + own)))
         fresh += own
-    return made
+    return prefixes

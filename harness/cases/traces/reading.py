@@ -112,9 +112,9 @@ def _lines(path: Path) -> Lines:
 def _detect(lines: Lines) -> TraceFormat:
     head = lines.texts[0]
     names = _json_keys(lines, head) if head.lstrip().startswith("{") else head.split(",")
-    found = {name.strip().lower() for name in names}
+    columns = {name.strip().lower() for name in names}
     for name, reader in _READERS.items():
-        if reader.columns <= found:
+        if reader.columns <= columns:
             return name
     raise lines.error(
         1,

@@ -33,7 +33,7 @@ _NAME = "altered value {}"
 _NAMES = re.compile(r"altered value (\d{1,9})")
 _MOST_ITEMS = 6
 """Items of a list or dict that may be altered."""
-_FAR = 2**20
+_LARGE = 2**20
 _NONE = Fault("", lambda old: old, applies=lambda _: False)
 """Fault of a call without a value to alter."""
 _SHARE_ALIKE, _SHARE_OF_TWO = 0.3, 0.2
@@ -59,24 +59,24 @@ def fault_of(operation: Operation, case: Case) -> Fault:
     An altered value does not apply unless the reference refuses the call with the same error for
     both poison patterns. Raises KeyError if the operation has no such fault.
     """
-    found = _NAMES.fullmatch(case.fault)
-    if found is None:
+    match = _NAMES.fullmatch(case.fault)
+    if match is None:
         return operation.inputs.faults[case.fault]
     # A case is asked about several times, in turns with the next one, and the reference is slow.
     for known, case_id, fault in _LAST:
         if known is operation and case_id == case.id:
             return fault
-    _LAST.append((operation, case.id, _altered_value(operation, case, int(found[1]))))
+    _LAST.append((operation, case.id, _altered_value(operation, case, int(match[1]))))
     return _LAST[-1][2]
 
 
 def alteration_of(operation: Operation, case: Case) -> Fault:
     """Return what malforms the calls of a case: its fault, perhaps without the error."""
-    found = _NAMES.fullmatch(case.fault)
-    if found is None:
+    match = _NAMES.fullmatch(case.fault)
+    if match is None:
         return operation.inputs.faults[case.fault]
     call = operation.call.prepare(replace(case, fault=""), 0, "cpu")
-    return _alteration(call, int(found[1])) or _NONE
+    return _alteration(call, int(match[1])) or _NONE
 
 
 _LAST: deque[tuple[Operation, str, Fault]] = deque(maxlen=3)
@@ -84,7 +84,7 @@ _LAST: deque[tuple[Operation, str, Fault]] = deque(maxlen=3)
 
 
 def _altered_value(operation: Operation, case: Case, number: int) -> Fault:
-    fault, found = _NONE, set()
+    fault, refusals = _NONE, set()
     # Stale entries alone, which differ between the patterns, make no malformed call.
     for pattern in (0, 1):
         call = operation.call.prepare(replace(case, fault=""), pattern, "cpu")
@@ -95,8 +95,8 @@ def _altered_value(operation: Operation, case: Case, number: int) -> Fault:
         fault.malform(call)
         error = _error_of_reference(operation, call)
         refused = _with_error(fault, error)
-        found.add((refused.error, refused.field))
-        if error is None or len(found) > 1:
+        refusals.add((refused.error, refused.field))
+        if error is None or len(refusals) > 1:
             return _with_error(fault, None)
     return refused
 
@@ -146,7 +146,7 @@ def _alteration(call: Call, number: int) -> Fault | None:
     One value is altered, two of them, or all tensors of a dtype in the same way: a check of one
     value by another must not take two wrong ones for right.
     """
-    lot = Random(number)
+    rng = Random(number)
     arguments = call.args | call.kwargs
     # A nested argument has as many values as all others together: they have equal shares.
     name = [*arguments][number % len(arguments)] if arguments else ""
@@ -154,24 +154,24 @@ def _alteration(call: Call, number: int) -> Fault | None:
     if not paths:
         return None
     # Entries of a long list must not leave few changes to the list itself.
-    depth = lot.choice(sorted({len(path) for path in paths}))
-    first = lot.choice([path for path in paths if len(path) == depth])
-    seed, share = lot.random(), lot.random()
+    depth = rng.choice(sorted({len(path) for path in paths}))
+    first = rng.choice([path for path in paths if len(path) == depth])
+    seed, share = rng.random(), rng.random()
     changes = [_Alteration(first[0], first[1:], seed)]
     value = arguments[name]
     if len(first) == 1 and isinstance(value, torch.Tensor) and share < _SHARE_ALIKE:
         alike = (key for key, other in arguments.items() if key != name and _alike(value, other))
         changes += [_Alteration(key, (), seed) for key in alike]
     elif share > 1 - _SHARE_OF_TWO:
-        name = lot.choice([*arguments])
+        name = rng.choice([*arguments])
         more = [path for path in _paths(arguments[name], (name,)) if path != first]
         if more:
-            second = lot.choice(more)
-            changes.append(_Alteration(second[0], second[1:], lot.random()))
-    parameters = tuple(dict.fromkeys(one.parameter for one in changes))
+            second = rng.choice(more)
+            changes.append(_Alteration(second[0], second[1:], rng.random()))
+    parameters = tuple(dict.fromkeys(change.parameter for change in changes))
 
     def detail() -> str:
-        return "; ".join(one.described(arguments) for one in changes)
+        return "; ".join(change.described(arguments) for change in changes)
 
     several = len(changes) > 1
     change = partial(_with, changes, parameters)
@@ -200,15 +200,15 @@ def _with(
 ) -> tuple[Any, ...]:
     """Return the values of the parameters with all alterations."""
     values = dict(zip(parameters, old, strict=True))
-    for one in changes:
+    for change in changes:
         # An earlier alteration may have taken the place of a later one.
         with suppress(LookupError, AttributeError, TypeError):
-            values[one.parameter] = _replaced(values[one.parameter], one.path, one.seed)
+            values[change.parameter] = _replaced(values[change.parameter], change.path, change.seed)
     return tuple(values[name] for name in parameters)
 
 
-def _alike(one: torch.Tensor, other: Any) -> bool:
-    return isinstance(other, torch.Tensor) and one.dtype == other.dtype
+def _alike(tensor: torch.Tensor, other: Any) -> bool:
+    return isinstance(other, torch.Tensor) and tensor.dtype == other.dtype
 
 
 def _paths(value: Any, path: Path) -> Iterator[Path]:
@@ -242,52 +242,52 @@ def _replaced(value: Any, path: Sequence[Any], seed: float) -> Any:
     if isinstance(value, tuple):
         items = [*value[:step], new, *value[step + 1 :]]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    made = copy(value)
+    replaced = copy(value)
     if isinstance(value, list | dict):
-        made[step] = new
+        replaced[step] = new
     else:
-        object.__setattr__(made, step, new)
-    return made
+        object.__setattr__(replaced, step, new)
+    return replaced
 
 
-def _altered(value: Any, lot: Random) -> Any:
+def _altered(value: Any, rng: Random) -> Any:
     """Return another value: near the old one, beyond a limit, or of another type or length."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int):
         typed = (float(value), value > 0, np.array(value)[()])
-        return lot.choice((value + 1, value - 1, value + 2, 0, -1, -value, 2 * value, *typed))
+        return rng.choice((value + 1, value - 1, value + 2, 0, -1, -value, 2 * value, *typed))
     if isinstance(value, list):
-        return lot.choice((value[:-1], value[1:], value + value[-1:], [], tuple(value)))
+        return rng.choice((value[:-1], value[1:], value + value[-1:], [], tuple(value)))
     if isinstance(value, dict):
-        left_out = lot.choice([*value, None])
+        left_out = rng.choice([*value, None])
         left = {key: item for key, item in value.items() if key != left_out}
         # A dict that makes up what is missing: a check that reads an entry adds it.
-        made = defaultdict(partial(copy, next(iter(value.values()), 0)), left)
-        return lot.choice((left, made, made, value | {None: None}, [*value.values()]))
+        altered = defaultdict(partial(copy, next(iter(value.values()), 0)), left)
+        return rng.choice((left, altered, altered, value | {None: None}, [*value.values()]))
     if isinstance(value, np.ndarray):
         tensor = torch.from_numpy(value.copy())
-        made = _altered(tensor, lot)
-        if isinstance(made, np.ndarray):  # another kind of a tensor
+        altered = _altered(tensor, rng)
+        if isinstance(altered, np.ndarray):  # another kind of a tensor
             return tensor
-        return made.numpy() if isinstance(made, torch.Tensor) and made.is_cpu else made
-    if value.dtype in _INTEGERS and value.numel() and lot.random() < 0.7:
-        return _with_other_element(value, lot)
-    return _of_another_kind(value, lot)
+        return altered.numpy() if isinstance(altered, torch.Tensor) and altered.is_cpu else altered
+    if value.dtype in _INTEGERS and value.numel() and rng.random() < 0.7:
+        return _with_other_element(value, rng)
+    return _of_another_kind(value, rng)
 
 
-def _with_other_element(tensor: torch.Tensor, lot: Random) -> torch.Tensor:
-    made = tensor.clone()
-    index, other = (tuple(map(lot.randrange, tensor.shape)) for _ in range(2))
-    old = int(made[index])
+def _with_other_element(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
+    altered = tensor.clone()
+    index, other = (tuple(map(rng.randrange, tensor.shape)) for _ in range(2))
+    old = int(altered[index])
     # None is very large: the reference may accept it, and take as many steps.
-    new = lot.choice((old + 1, old - 1, old + 2, 0, -1, -2, 2 * old, _FAR, int(made[other])))
+    new = rng.choice((old + 1, old - 1, old + 2, 0, -1, -2, 2 * old, _LARGE, int(altered[other])))
     limits = torch.iinfo(tensor.dtype)
-    made[index] = min(max(new, limits.min), limits.max)
-    return made
+    altered[index] = min(max(new, limits.min), limits.max)
+    return altered
 
 
-def _of_another_kind(tensor: torch.Tensor, lot: Random) -> Any:
+def _of_another_kind(tensor: torch.Tensor, rng: Random) -> Any:
     other_dtype = torch.int32 if tensor.dtype == torch.int64 else torch.int64
     kinds: list[Callable[[], Any]] = [lambda: tensor[None], tensor.tolist]
     dtypes = (other_dtype, torch.float32, torch.float16)
@@ -298,7 +298,7 @@ def _of_another_kind(tensor: torch.Tensor, lot: Random) -> Any:
         kinds += [lambda: tensor[:-1], lambda: torch.cat([tensor, tensor[-1:]])]
         kinds += [partial(_apart, tensor), lambda: tensor[..., :1].expand(tensor.shape)]
         kinds += [lambda: tensor[..., 0]] if tensor.numel() else []
-    return lot.choice(kinds)()
+    return rng.choice(kinds)()
 
 
 def _apart(tensor: torch.Tensor) -> torch.Tensor:

@@ -130,10 +130,10 @@ def optional_changes() -> Iterator[Change]:
     yield _of_batch("class", "subclass", _with({**no_class, "subclassed": True}))
     for missing in (0, 1, 2):
         name = f"later engine, prompts {missing}"
-        yield _of_batch("class", name, _later(missing))
+        yield _of_batch("class", name, _later_engine(missing))
 
 
-def _later(missing: int) -> Callable[[Batch], Batch]:
+def _later_engine(missing: int) -> Callable[[Batch], Batch]:
     """Return the change to a later engine's batch; prompts end in some of the queries."""
 
     def change(batch: Batch) -> Batch:

@@ -75,7 +75,7 @@ def crossed(
     if not bases or not features:
         return
     random, seen, limits = Random(seed), _Seen(), limits_of(operation)
-    found = 0
+    num_crossed = 0
     for _ in range(count * _TRIES):
         fresh, most = seen.fresh(features), random.choice(_MOST_CHANGES)
         drawn = [_draw(random, features, fresh, most) for _ in range(_CANDIDATES)]
@@ -86,8 +86,8 @@ def crossed(
         if kept and case.id not in seen.ids:
             seen.ids.add(case.id)
             yield "crossed: " + ", ".join(change.name for change in kept), case
-            found += 1
-            if found == count:
+            num_crossed += 1
+            if num_crossed == count:
                 return
 
 

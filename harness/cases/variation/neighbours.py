@@ -15,11 +15,11 @@ from attnproof.harness.model.case import Batch
 
 def neighbours_of(batch: Batch) -> list[Batch]:
     """Return the well-formed batches near this one, each once."""
-    found: list[Batch] = []
+    neighbours: list[Batch] = []
     for other in _neighbours(batch):
-        if other != batch and other not in found and not batch_problem(other):
-            found.append(other)
-    return found
+        if other != batch and other not in neighbours and not batch_problem(other):
+            neighbours.append(other)
+    return neighbours
 
 
 def _neighbours(batch: Batch) -> Iterator[Batch]:

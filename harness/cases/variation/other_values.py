@@ -21,13 +21,13 @@ def other_values(case: Case, problem: Callable[[Case], str], count: int) -> list
 
     They follow from the case alone. `problem` returns why a case cannot be run, "" if it can.
     """
-    found: dict[str, Case] = {}
+    others: dict[str, Case] = {}
     for other in _others(replace(case, fault="")):
-        if len(found) == count:
+        if len(others) == count:
             break
-        if other != case and other.id not in found and not problem(other):
-            found[other.id] = other
-    return list(found.values())
+        if other != case and other.id not in others and not problem(other):
+            others[other.id] = other
+    return list(others.values())
 
 
 def other_options(case: Case, problem: Callable[[Case], str], count: int) -> list[Case]:
@@ -35,16 +35,16 @@ def other_options(case: Case, problem: Callable[[Case], str], count: int) -> lis
 
     They follow from the case alone, as `other_values` do.
     """
-    found: list[Case] = []
+    others: list[Case] = []
     for name, value in sorted(case.params.items()):
         named = isinstance(value, list) and value and isinstance(value[0], str)
         if not named and type(value) is not bool:
             continue
         changed = case.params | {name: [] if named else not value}
         other = replace(case, fault="", params=changed)
-        if len(found) < count and not problem(other):
-            found.append(other)
-    return found
+        if len(others) < count and not problem(other):
+            others.append(other)
+    return others
 
 
 def _others(case: Case) -> Iterator[Case]:

@@ -216,8 +216,8 @@ def _is_number(field: inspect.Field) -> bool:
 
 
 def _at_most(case: Case, values: Any, names: Sequence[str], edge: int) -> list[int] | None:
-    given = [case.params.get(name) for name in names]
-    factors = [value for value in given if isinstance(value, int)]
+    params = [case.params.get(name) for name in names]
+    factors = [value for value in params if isinstance(value, int)]
     if not isinstance(values, list) or not values or len(factors) < len(names):
         return None
     most = max(0, prod(factors) + edge)
@@ -285,13 +285,13 @@ def _of_field(which: slice, field: str, change: _Value) -> _Value:
     def changed(case: Case, entries: Any) -> Any:
         if not isinstance(entries, list) or not entries:
             return None
-        made = list(entries)
+        altered = list(entries)
         for index in range(len(entries))[which]:
-            value = change(case, made[index][field]) if field in made[index] else None
+            value = change(case, altered[index][field]) if field in altered[index] else None
             if value is None:
                 return None
-            made[index] = {**made[index], field: value}
-        return made
+            altered[index] = {**altered[index], field: value}
+        return altered
 
     return changed
 
@@ -314,14 +314,14 @@ def _lists_of_rows() -> Iterator[_Named]:
 
 
 def _of_rows(entry: Callable[[int, int, int], int], edge: int) -> _Value:
-    def made(case: Case, _value: Any) -> list[int] | None:
+    def entries_of(case: Case, _value: Any) -> list[int] | None:
         if case.batch is None or not case.batch.num_requests:
             return None
         block = case.batch.block_size
         entries = [max(0, entry(q, c, block) + edge) for q, c in _lengths(case)]
         return entries + [0] * case.batch.padded_requests
 
-    return made
+    return entries_of
 
 
 def _of_list(change: Callable[[list[int]], list[int]]) -> _Value:

@@ -99,9 +99,9 @@ def _part(case: Case, relations: Relations, first: int, last: int) -> Case:
 
 def _as_wide(whole: Batch, part: Batch) -> Batch:
     """Return the part with the table width and the bounds of the whole."""
-    lengths = [max(_lengths(one), default=0) for one in (whole, part)]
-    queries = [max(one.query_lens, default=0) for one in (whole, part)]
-    widths = [max(map(len, one.blocks), default=0) for one in (whole, part)]
+    lengths = [max(_lengths(batch), default=0) for batch in (whole, part)]
+    queries = [max(batch.query_lens, default=0) for batch in (whole, part)]
+    widths = [max(map(len, batch.blocks), default=0) for batch in (whole, part)]
     return replace(
         part,
         spare_columns=whole.spare_columns + widths[0] - widths[1],

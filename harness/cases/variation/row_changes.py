@@ -46,7 +46,7 @@ _MANY_BLOCKS = 2**16 + 3
 """Blocks of a sequence: more than uint16 counts."""
 _RUNS = ((1, 33), (16, 32), (32, 64), (64, 128), (128, 256))
 """First row and the end of runs of equal rows."""
-_FAR = (2**20 + 7, 2**25 + 3, 2**28 + 5)
+_LARGE = (2**20 + 7, 2**25 + 3, 2**28 + 5)
 """Lengths well beyond a limit, so that all query tokens are beyond it."""
 _MOST_TOKENS = 2**31 - 1
 _Numbers = Callable[[int], Sequence[int]]
@@ -162,8 +162,8 @@ def _run(start: int, stop: int, row: int) -> Callable[[Case], Case | None]:
         longer = case if case.num_requests > stop else repeated(stop + 5)(case)
         if longer is None or longer.batch is None:
             return None
-        one = rows_of(longer.batch)[row]
-        return with_all_rows(lambda i, other: one if start <= i < stop else other)(longer)
+        tile_row = rows_of(longer.batch)[row]
+        return with_all_rows(lambda i, other: tile_row if start <= i < stop else other)(longer)
 
     return apply
 
@@ -184,7 +184,7 @@ def context_changes() -> Iterator[Change]:
         yield change_alone("contexts", f"contexts {name}", of_contexts)
     shared = "blocks that the first row fills in the step"
     yield change_alone("contexts", shared, _filled_in_the_step)
-    for magnitude in (*critical(0, _MOST_TOKENS), *_FAR):
+    for magnitude in (*critical(0, _MOST_TOKENS), *_LARGE):
         for place, row in (("first", 0), ("last", -1)):
             if magnitude < 2**24 or place == "last":
                 name = f"{place} sequence of {magnitude}"

@@ -43,9 +43,9 @@ def with_row(row: int, change: Callable[[Row, int], Row]) -> Callable[[Case], Ca
         if batch is None or not batch.num_requests or batch.no_slots:
             return None
         rows, size = rows_of(batch), batch.block_size
-        one = rows[row]
+        old_row = rows[row]
         while True:
-            rows[row] = change(one, size)
+            rows[row] = change(old_row, size)
             changed = with_rows(case, rows)
             if changed is None or changed.batch is None or changed.batch.block_size <= size:
                 return changed
@@ -160,8 +160,8 @@ def with_blocks(batch: Batch, *, first: int = 0, **how: Any) -> Batch | None:
     if live > _MOST_BLOCKS:
         return None
     first = max(0, min(first, 2**31 - live))
-    made = block_lists(seq_lens, list(batch.computed_lens), batch.block_size, first=first, **how)
-    return replace(batch, blocks=made)
+    blocks = block_lists(seq_lens, list(batch.computed_lens), batch.block_size, first=first, **how)
+    return replace(batch, blocks=blocks)
 
 
 def _of_rows(value: Any, count: int, source: Sequence[int]) -> Any:
