@@ -132,11 +132,11 @@ class Recorder:
             self._results[-1] = result
 
     @_contained
-    def update(self, builder: Any, made: Any, table: Any, slots: Any) -> None:
+    def update(self, builder: Any, metadata: Any, table: Any, slots: Any) -> None:
         """Copy the block table and slots that a builder puts into what it has made before."""
         if self._dummies or self._step is None:
             return
-        index = next((i for i, one in enumerate(self._results) if one is made), None)
+        index = next((i for i, result in enumerate(self._results) if result is metadata), None)
         if index is None:
             return
         frame = table_of(self._step.builds[index], builder, table, slots, self._copies)
@@ -147,13 +147,13 @@ class Recorder:
         """Add the result of a split of the metadata that the current builder got."""
         if self._step is None or self._dummies or not self._inputs:
             return
-        given = self._inputs[-1]
-        if metadata is not given and not _is_equal_batch(metadata, given):
+        batch = self._inputs[-1]
+        if metadata is not batch and not _is_equal_batch(metadata, batch):
             return
         arguments = dict(zip(_SPLIT, args, strict=False)) | kwargs
         numbers = {name: _integer(value) for name, value in arguments.items() if name in _SPLIT}
         self._step.splits.append(
-            SplitFrame(len(self._step.builds) - 1, numbers, [int(one) for one in result])
+            SplitFrame(len(self._step.builds) - 1, numbers, [int(number) for number in result])
         )
 
     def fail(self, error: Exception) -> None:
@@ -211,11 +211,11 @@ class Recorder:
             self.active, self._writer = False, None
 
 
-def _is_equal_batch(metadata: Any, given: Any) -> bool:
+def _is_equal_batch(metadata: Any, batch: Any) -> bool:
     """True if the metadata is a copy of the given, with another block table perhaps."""
     return (
-        all(getattr(metadata, name) == getattr(given, name) for name in _SAME)
-        and metadata.query_start_loc_cpu.data_ptr() == given.query_start_loc_cpu.data_ptr()
+        all(getattr(metadata, name) == getattr(batch, name) for name in _SAME)
+        and metadata.query_start_loc_cpu.data_ptr() == batch.query_start_loc_cpu.data_ptr()
     )
 
 

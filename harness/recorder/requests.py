@@ -38,7 +38,7 @@ class Requests:
         """Copy what the scheduler has decided."""
         self.scheduled = dict(scheduled.num_scheduled_tokens)
         self.drafts = {r: len(d) for r, d in scheduled.scheduled_spec_decode_tokens.items()}
-        self.new = [one.req_id for one in scheduled.scheduled_new_reqs]
+        self.new = [request.req_id for request in scheduled.scheduled_new_reqs]
         self.preempted = list(getattr(scheduled, "preempted_req_ids", None) or ())
         self.resumed = _resumed(scheduled.scheduled_cached_reqs)
 
@@ -52,13 +52,13 @@ class RequestNumbers:
 
     def describe(self, step: Step, requests: Requests) -> None:
         """Set the requests of a step, and forget those that have ended."""
-        one = requests
-        step.rows, step.computed = self.of(one.rows), one.computed.tolist()
-        step.scheduled = list(zip(self.of(one.scheduled), one.scheduled.values(), strict=True))
-        step.drafts = list(zip(self.of(one.drafts), one.drafts.values(), strict=True))
-        step.new, step.resumed = self.of(one.new), self.of(one.resumed)
-        step.preempted, step.finished = self.of(one.preempted), self.of(one.finished)
-        for request in one.finished:
+        reqs = requests
+        step.rows, step.computed = self.of(reqs.rows), reqs.computed.tolist()
+        step.scheduled = list(zip(self.of(reqs.scheduled), reqs.scheduled.values(), strict=True))
+        step.drafts = list(zip(self.of(reqs.drafts), reqs.drafts.values(), strict=True))
+        step.new, step.resumed = self.of(reqs.new), self.of(reqs.resumed)
+        step.preempted, step.finished = self.of(reqs.preempted), self.of(reqs.finished)
+        for request in reqs.finished:
             self._numbers.pop(request, None)  # it may be named twice
 
     def of(self, requests: Iterable[str]) -> list[int]:
@@ -77,4 +77,4 @@ def _resumed(cached: Any) -> list[str]:
     if named is not None:
         return list(named)
     flags = getattr(cached, "resumed_from_preemption", None) or ()
-    return [one for one, resumed in zip(cached.req_ids, flags, strict=False) if resumed]
+    return [req_id for req_id, resumed in zip(cached.req_ids, flags, strict=False) if resumed]
