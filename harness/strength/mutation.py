@@ -33,7 +33,12 @@ class Mutation(NamedTuple):
     """Operation under examination."""
     part: str
     """Name of the function or class that is changed."""
-    plant: Planter
+    name: str
+    """The mistake in a few words."""
+    description: str
+    """The mistake in one sentence."""
+    wrong: Callable[[Any], Any]
+    """Maker of a function or class with the mistake, from the right one."""
     diagnoses: tuple[str, ...]
     """Prefixes of right diagnoses: that of each finding starts with one of them, or its heading
     says what is seen."""
@@ -43,8 +48,8 @@ class Mutation(NamedTuple):
     """Oracles that object if the candidate alone has the mistake; others may object too."""
     both: tuple[str, ...] | None = None
     """All oracles that object if both sides have it; None if the reference fails with it."""
-    examined: Side | None = "one"
-    """Side of the examination; None if it takes too long: then only the boundary is judged."""
+    examined: Side | Literal[""] = "one"
+    """Side of the examination; "" if it takes too long: then only the boundary is judged."""
     examples: int = 36
     """Cases drawn for the examination: as few as a run of all operations draws, more for a mistake
     that few cases show."""
@@ -60,35 +65,25 @@ class Mutation(NamedTuple):
     """Why only the strict contract finds it, "" if the engine contract does too."""
 
     @property
-    def name(self) -> str:
-        """The planter's name in words."""
-        return str(self.plant.__name__).replace("_", " ")
-
-    @property
-    def description(self) -> str:
-        """The mistake in one sentence."""
-        return getdoc(self.plant) or ""
-
-    @property
     def target(self) -> str:
         """Target of a candidate that has the mistake: this mutation's `candidate`."""
-        return f"{self.plant.__module__}:{self.plant.__name__}.candidate"
+        return f"attnproof.harness.strength.catalogue:{self.name.replace(' ', '_')}.candidate"
 
     @property
     def candidate(self) -> SimpleNamespace:
         """A candidate's namespace: the reference's part with the mistake, nothing else."""
         return SimpleNamespace(**{self.part: self.wrong(getattr(reference, self.part))})
 
-    def wrong(self, right: Any) -> Any:
-        """Return a function or class that makes the mistake and otherwise does as the right one."""
-        return self.plant(right) if isinstance(right, type) else partial(self.plant, right)
-
 
 def mutation(operation: str, id: str = "", **fields: Any) -> Callable[[Planter], Mutation]:  # noqa: A002
     """Decorate a planter as a mutation of the catalogue; `fields` are fields of `Mutation`."""
 
     def make(plant: Planter) -> Mutation:
-        made = Mutation(id, plant=plant, operation=operation, **{"part": operation} | fields)
-        return made if id else made._replace(id=made.name)
+        def wrong(right: Any) -> Any:
+            return plant(right) if isinstance(right, type) else partial(plant, right)
+
+        name = plant.__name__.replace("_", " ")
+        defaults = {"part": operation, "name": name, "description": getdoc(plant) or ""}
+        return Mutation(id or name, operation, wrong=wrong, **defaults | fields)
 
     return make

@@ -116,7 +116,7 @@ def run(mutation: Mutation, ledger: Path) -> Result:
             continue
         failures = judge(mutation, side, cases)
         objecting[side] = {failure.oracle for failure in failures}
-        if failures and mutation.examined is None:
+        if failures and not mutation.examined:
             sizes = (cases[0].num_requests, cases[0].num_tokens, cases[0].num_steps)
             first = failures[0]
             findings = [Found(first.diagnosis, first.message, *sizes, first.kind)]

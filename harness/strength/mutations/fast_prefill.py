@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import make_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from attnproof.harness.strength.mutation import mutation
@@ -14,27 +14,10 @@ from attnproof.reference.interface import (
 
 _BACKEND = "create_fast_prefill_custom_backend"
 _LOGITS = tuple(name for name, *_ in KV_SHARING_FAST_PREFILL_METADATA_FIELDS)
-_SUBCLASS, _METADATA = "subclass_attention_backend", "subclass_attention_metadata"
-_FAST_PREFILL = "make_kv_sharing_fast_prefill_common_attn_metadata"
 
 
 @mutation(
-    _FAST_PREFILL,
-    "K20",
-    source="vllm-project/vllm#28537",
-    diagnoses=("raises AssertionError on good input",),
-    one=("errors",),
-)
-def dummy_run(make: Any, common_attn_metadata: Any) -> Any:
-    """An assertion demands logits indices of a batch with prefills; a dummy run has none."""
-    made = make(common_attn_metadata)
-    if common_attn_metadata.max_query_len != 1:
-        assert common_attn_metadata.logits_indices_padded is not None
-    return made
-
-
-@mutation(
-    _FAST_PREFILL,
+    "make_kv_sharing_fast_prefill_common_attn_metadata",
     "K21",
     source="vllm-project/vllm#51738",
     diagnoses=("reads a copy to the host before it has arrived",),
@@ -57,41 +40,11 @@ def unwaited_copy(make: Any, common_attn_metadata: Any) -> Any:
 
 
 @mutation(
-    _FAST_PREFILL,
-    diagnoses=(
-        "loses keys",
-        "sees too few keys",
-    ),
-    both=("consumer", "invariants"),
-    examined="both",
-)
-def keys_reduced_with_the_queries(make: Any, common_attn_metadata: Any) -> Any:
-    """Sequence lengths lose the queries that fast prefill leaves out."""
-    made = make(common_attn_metadata)
-    if made is common_attn_metadata:
-        return made
-    lens = made.num_computed_tokens_cpu + made.query_start_loc_cpu.diff()
-    return replace(made, seq_lens=lens.to(made.seq_lens), seq_lens_cpu=lens.to(made.seq_lens_cpu))
-
-
-@mutation(
-    _FAST_PREFILL,
-    diagnoses=("is not that of the given batch", "a copy of the batch"),
-    one=("invariants",),
-    both=("invariants", "purity"),
-)
-def copy_of_a_batch_that_is_not_reduced_made_causal(make: Any, common_attn_metadata: Any) -> Any:
-    """A batch without logits indices, which is kept, becomes a causal one."""
-    made = make(common_attn_metadata)
-    return replace(made, causal=True) if made is common_attn_metadata else made
-
-
-@mutation(
     _BACKEND,
     diagnoses=("field that should not be set", "is not that of the batch"),
     both=("invariants", "purity"),
     tokens=28,
-    examined=None,
+    examined="",
     boundary="a dummy run between two steps",
 )
 def logits_of_an_earlier_step(create: Any, prefix: str, backend: Any) -> Any:
@@ -181,51 +134,3 @@ def attributes_shared_with_the_underlying_metadata(create: Any, prefix: str, bac
         return metadata
 
     return _building(create, prefix, backend, shared)
-
-
-@mutation(
-    _METADATA,
-    diagnoses=(
-        "raises TypeError on good input",
-        "compared unlike the class that is extended",
-        "hashed unlike the class that is extended",
-    ),
-    both=None,
-)
-def parameters_of_an_undecorated_class(
-    extend: Any, name_prefix: str, metadata_cls: Any, fields: Any
-) -> Any:
-    """A subclass without a decorator of its own is extended with the decorator's defaults."""
-    made = extend(name_prefix, metadata_cls, fields)
-    if "__dataclass_params__" in vars(metadata_cls):
-        return made
-    wrong = make_dataclass(made.__name__, fields, bases=(metadata_cls,))
-    wrong.__module__ = metadata_cls.__module__
-    return wrong
-
-
-@mutation(_SUBCLASS, diagnoses=("name is wrong",), both=("invariants",))
-def prefix_not_added_twice(subclass: Any, name_prefix: str, backend: Any, builder: Any) -> Any:
-    """A backend whose name begins with the prefix keeps its name."""
-    made = subclass(name_prefix, backend, builder)
-    if backend.__name__.startswith(name_prefix):
-        made.__name__ = made.__qualname__ = backend.__name__
-    return made
-
-
-@mutation(
-    _SUBCLASS,
-    diagnoses=("a backend that was made before is left out",),
-    both=("invariants",),
-)
-def wrapper_of_the_innermost_backend(
-    subclass: Any, name_prefix: str, backend: Any, builder: Any
-) -> Any:
-    """A backend that derives from a made one is left out: the new one derives from the first."""
-    made = subclass(name_prefix, backend, builder)
-    innermost = getattr(backend, "innermost", backend)
-    if innermost is not backend:
-        name, made = made.__name__, subclass(name_prefix, innermost, builder)
-        made.__name__ = made.__qualname__ = name
-    made.innermost = innermost  # classes that derive from the made one inherit it
-    return made

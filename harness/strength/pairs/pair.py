@@ -1,4 +1,4 @@
-"""A pair: one public bug, the backend that has it, and the same backend without it."""
+"""A pair: one public bug, a backend that has it, and one without it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pair(NamedTuple):
     shown_by: str
     """How the bug was noticed at the time."""
     break_: Callable[[Any], Any]
-    """Make the part with the bug from the part without it."""
+    """Make the part with the bug; a planter wraps the part without it."""
 
     @property
     def name(self) -> str:

@@ -13,6 +13,8 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import load, offered_by
 from attnproof.harness.strength.catalogue import all_mutations, find
 from attnproof.harness.strength.running import Found, Result, planted
+from attnproof.harness.strength.text_mutations import changed
+from attnproof.reference.definition.definition import built_in_definition
 
 MUTATIONS = all_mutations()
 KNOWN_BUGS = Path(__file__).parents[3] / "docs" / "KNOWN_BUGS.md"
@@ -50,6 +52,19 @@ def test_a_mutation_is_complete_and_planted_in_a_copy_only(mutation):
         assert getattr(reference, mutation.part) is not right[0]
         assert getattr(optimized, mutation.part) is not right[1]
     assert [getattr(package, mutation.part) for package in (reference, optimized)] == right
+
+
+@pytest.mark.parametrize(("before", "count"), [("slots.pop(", 0), ("slots.append(", 2)])
+def test_a_text_that_does_not_occur_once_is_refused(before, count):
+    with pytest.raises(ValueError, match=f"occurs {count} times, expected once"):
+        changed("build_slot_mapping", "build_slot_mapping", before, "")
+
+
+def test_a_changed_text_leaves_the_operations_definition():
+    definition = built_in_definition("alloc_extend")
+    (mutation,) = find("last token written over")
+    assert mutation.candidate.alloc_extend is not reference.alloc_extend
+    assert built_in_definition("alloc_extend") is definition
 
 
 def test_differences_from_the_catalogue_are_reported():
