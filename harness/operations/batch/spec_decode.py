@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import prod
 from typing import Annotated, Any
 
@@ -28,7 +29,6 @@ from attnproof.harness.operations.shared.params import (
 )
 
 QUERY, OUTPUT = "reshape_query_for_spec_decode", "reshape_attn_output_for_spec_decode"
-SHARED = "a view costs nothing: there is nothing to make faster"
 _DTYPES = (
     *(torch.float32, torch.float16, torch.bfloat16),
     *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
@@ -114,12 +114,10 @@ def _tensor(case: Case, ndim: int, pattern: int, device: str) -> tuple[torch.Ten
     return arena.tensors["tensor"].view(dtype), arena
 
 
-def _prepare_query(case: Case, pattern: int, device: str) -> Call:
-    query, arena = _tensor(case, 3, pattern, device)
-    return Call({"query": query, "batch_size": max(1, case.params["batch"])}, arena=arena)
-
-
-def _prepare_output(case: Case, pattern: int, device: str) -> Call:
+def _prepare(case: Case, pattern: int, device: str) -> Call:
+    if case.operation == QUERY:
+        query, arena = _tensor(case, 3, pattern, device)
+        return Call({"query": query, "batch_size": max(1, case.params["batch"])}, arena=arena)
     output, arena = _tensor(case, 3 if case.params["flat"] else 4, pattern, device)
     return Call({"attn_output": output}, arena=arena)
 
@@ -141,36 +139,27 @@ def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
     return torch.equal(first.view(kind), second.view(kind))
 
 
-def _query_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    query, batch = call.args.values()
-    result = outputs["result"]
-    tokens = query.shape[0] // batch
-    if tuple(result.shape) != (batch, tokens, *query.shape[1:]) or result.dtype != query.dtype:
-        yield Violation("result", "is not (batch, tokens of each, heads, size)")
-        return
-    for row in range(min(batch, 3)):
-        if not _equal(result[row], query[row * tokens : (row + 1) * tokens]):
-            yield Violation("result", "gives a request another's tokens")
-    yield from _view_violations(outputs)
-
-
-def _output_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    given, result = call["attn_output"], outputs["result"]
-    if given.ndim == 3:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
+    given, result = next(iter(call.args.values())), outputs["result"]
+    is_query = "batch_size" in call.args
+    if is_query:
+        batch, (tokens, *rest) = call["batch_size"], given.shape
+        shape, words = (batch, tokens // batch, *rest), "(batch, tokens of each, heads, size)"
+    elif given.ndim == 3:
         if not outputs["is the argument"]:
             yield Violation("is the argument", "is not the 3-D output as it was given")
         return
-    if tuple(result.shape) != (given.shape[0] * given.shape[1], *given.shape[2:]):
-        yield Violation("result", "is not (all tokens, heads, size)")
+    else:
+        shape = (given.shape[0] * given.shape[1], *given.shape[2:])
+        words = "(all tokens, heads, size)"
+    if tuple(result.shape) != shape or result.dtype != given.dtype:
+        yield Violation("result", f"is not {words}")
         return
-    tokens = given.shape[1]
-    for row in range(min(given.shape[0], 3)):
-        if not _equal(result[row * tokens : (row + 1) * tokens], given[row]):
+    whole, parts = (given, result) if is_query else (result, given)
+    tokens = parts.shape[1]
+    for row in range(min(len(parts), 3)):
+        if not _equal(parts[row], whole[row * tokens : (row + 1) * tokens]):
             yield Violation("result", "gives a request another's tokens")
-    yield from _view_violations(outputs)
-
-
-def _view_violations(outputs: Outputs) -> Iterator[Violation]:
     if not outputs["is a view"]:
         yield Violation("is a view", "is a copy")
 
@@ -194,89 +183,76 @@ def _indivisible(case: Case) -> bool:
     return bool(case.params["batch"] > 1 and case.params["tokens"] > 0)
 
 
-def _query_boundaries() -> Iterator[tuple[str, Case]]:
+def _boundaries(operation: str) -> Iterator[tuple[str, Case]]:
     for name, values in _named():
-        yield name, _case(QUERY, values)
+        yield name, _case(operation, values, **({} if operation == QUERY else {"flat": 0}))
+    if operation == OUTPUT:
+        yield "3-D already", _case(OUTPUT, (2, 3, 2, 4, 0, 0), flat=1)
+        yield "3-D already, heads outermost in memory", _case(OUTPUT, (2, 3, 2, 4, 2, 0), flat=1)
 
 
-def _output_boundaries() -> Iterator[tuple[str, Case]]:
-    for name, values in _named():
-        if values[4] != _TRANSPOSED:
-            yield name, _case(OUTPUT, values, flat=0)
-    yield "3-D already", _case(OUTPUT, (2, 3, 2, 4, 0, 0), flat=1)
-    yield "3-D already, heads outermost in memory", _case(OUTPUT, (2, 3, 2, 4, 2, 0), flat=1)
-    yield "heads outermost in memory", _case(OUTPUT, (2, 3, 2, 4, 2, 0), flat=0)
-
-
-def _query_steps(batch: Batch) -> Iterator[Case]:
-    yield _case(QUERY, (1 + batch.num_requests % 9, 1 + batch.num_tokens % 5, 2, 4, 0, 1))
-
-
-def _output_steps(batch: Batch) -> Iterator[Case]:
+def _steps(operation: str, batch: Batch) -> Iterator[Case]:
     values = (1 + batch.num_requests % 9, 1 + batch.num_tokens % 5, 2, 4, 0, 1)
-    yield _case(OUTPUT, values, flat=batch.num_tokens % 2)
+    yield _case(operation, values, **({} if operation == QUERY else {"flat": batch.num_tokens % 2}))
 
 
-reshape_query_for_spec_decode = Operation(
-    name=QUERY,
-    section="6",
-    summary="a query reshaped to (requests, tokens of each, heads, size)",
-    inputs=Inputs(
-        params=_QueryParams,
-        problem=_problem,
-        has_batch=False,
-        cases=lambda: st.builds(lambda values: _case(QUERY, values), _VALUES),
-        boundaries=_query_boundaries,
-        from_batch=_query_steps,
-        faults={
-            "query of another type": wrong_type("query"),
-            "2-D query": Fault("query", lambda query: query[:, 0]),
-            "4-D query": Fault("query", lambda query: query[None]),
-            "batch size of another type": wrong_type("batch_size"),
-            "batch size of 0": wrong_value("batch_size", 0),
-            "negative batch size": wrong_value("batch_size", -1),
-            "tokens that requests do not share evenly": Fault(
-                "query", lambda query: query[1:], "batch_size", applies=_indivisible
-            ),
-        },
-    ),
-    call=FunctionCall(prepare=_prepare_query, outputs=_outputs),
-    contract=Contract(
-        invariants=_query_invariants, may_alias=frozenset({"result"}), diagnose=_diagnose
-    ),
-    bench=Bench(cases=lambda batch: _query_steps(batch) if batch.num_requests == 64 else ()),
+def _operation(name: str, summary: str, **inputs: Any) -> Operation:
+    steps = partial(_steps, name)
+    return Operation(
+        name=name,
+        section="6",
+        summary=summary,
+        inputs=Inputs(
+            problem=_problem,
+            has_batch=False,
+            boundaries=partial(_boundaries, name),
+            from_batch=steps,
+            **inputs,
+        ),
+        call=FunctionCall(prepare=_prepare, outputs=_outputs),
+        contract=Contract(
+            invariants=_invariants, may_alias=frozenset({"result"}), diagnose=_diagnose
+        ),
+        bench=Bench(cases=lambda batch: steps(batch) if batch.num_requests == 64 else ()),
+    )
+
+
+reshape_query_for_spec_decode = _operation(
+    QUERY,
+    "a query reshaped to (requests, tokens of each, heads, size)",
+    params=_QueryParams,
+    cases=lambda: st.builds(lambda values: _case(QUERY, values), _VALUES),
+    faults={
+        "query of another type": wrong_type("query"),
+        "2-D query": Fault("query", lambda query: query[:, 0]),
+        "4-D query": Fault("query", lambda query: query[None]),
+        "batch size of another type": wrong_type("batch_size"),
+        "batch size of 0": wrong_value("batch_size", 0),
+        "negative batch size": wrong_value("batch_size", -1),
+        "tokens that requests do not share evenly": Fault(
+            "query", lambda query: query[1:], "batch_size", applies=_indivisible
+        ),
+    },
 )
 
-reshape_attn_output_for_spec_decode = Operation(
-    name=OUTPUT,
-    section="6",
-    summary="an output reshaped to (tokens of all requests, heads, size)",
-    inputs=Inputs(
-        params=_OutputParams,
-        problem=_problem,
-        has_batch=False,
-        cases=lambda: st.builds(
-            lambda values, flat: _case(OUTPUT, values, flat=flat), _VALUES, st.integers(0, 1)
+reshape_attn_output_for_spec_decode = _operation(
+    OUTPUT,
+    "an output reshaped to (tokens of all requests, heads, size)",
+    params=_OutputParams,
+    cases=lambda: st.builds(
+        lambda values, flat: _case(OUTPUT, values, flat=flat), _VALUES, st.integers(0, 1)
+    ),
+    faults={
+        "output of another type": wrong_type("attn_output"),
+        "2-D output": Fault(
+            "attn_output",
+            lambda output: output.flatten(0, 1)[:, 0] if output.ndim == 4 else output[:, 0],
         ),
-        boundaries=_output_boundaries,
-        from_batch=_output_steps,
-        faults={
-            "output of another type": wrong_type("attn_output"),
-            "2-D output": Fault(
-                "attn_output",
-                lambda output: output.flatten(0, 1)[:, 0] if output.ndim == 4 else output[:, 0],
-            ),
-            "5-D output": Fault("attn_output", lambda output: output[(None,) * (5 - output.ndim)]),
-            "requests that lie apart": Fault(
-                "attn_output", lambda output: output[:, :-1], applies=_several
-            ),
-        },
-    ),
-    call=FunctionCall(prepare=_prepare_output, outputs=_outputs),
-    contract=Contract(
-        invariants=_output_invariants, may_alias=frozenset({"result"}), diagnose=_diagnose
-    ),
-    bench=Bench(cases=lambda batch: _output_steps(batch) if batch.num_requests == 64 else ()),
+        "5-D output": Fault("attn_output", lambda output: output[(None,) * (5 - output.ndim)]),
+        "requests that lie apart": Fault(
+            "attn_output", lambda output: output[:, :-1], applies=_several
+        ),
+    },
 )
 
 OPERATIONS = (reshape_query_for_spec_decode, reshape_attn_output_for_spec_decode)
