@@ -27,19 +27,19 @@ PROGRESS_FIELDS = ("num_computed_tokens_cpu", "num_prompt_tokens")
 """Arrays of a batch that vLLM reads since 0.11 and since 0.32."""
 _STALE = 0x5A5A
 _QUERY_LENS = st.lists(st.sampled_from((1, 2, 3, 0, 5, 40)), max_size=10)
-_REORDER_THRESHOLD = st.sampled_from((1, 2, 3, 8))
+_THRESHOLD = st.sampled_from((1, 2, 3, 8))
 _PROGRESS = st.sampled_from((0, 7, 1, 8, 30))
 _HAS_PROGRESS = st.integers(0, 2)
 
 
-class _ReorderParams(Params):
+class _Params(Params):
     query_lens: Numbers
     decode_threshold: Positive
     computed_lens: Numbers | None = None
     prompt_lens: Numbers | None = None
 
 
-def _reorder_problem(case: Case) -> str:
+def _problem(case: Case) -> str:
     rows, computed = len(case.params["query_lens"]), case.params.get("computed_lens")
     prompts = case.params.get("prompt_lens")
     if prompts is not None and computed is None:
@@ -112,81 +112,68 @@ class Engine:
             array[[i, j]] = array[[j, i]]
 
 
-def _reorder_case(
+def _case(
     query_lens: list[int],
-    threshold: int,
+    decode_threshold: int,
     computed_lens: list[int] | None = None,
     prompt_lens: list[int] | None = None,
 ) -> Case:
-    params: dict[str, Any] = {"query_lens": query_lens, "decode_threshold": threshold}
-    if computed_lens is not None:
-        params["computed_lens"] = computed_lens
-    if prompt_lens is not None:
-        params["prompt_lens"] = prompt_lens
-    return Case(REORDER, None, params)
+    params = {"query_lens": query_lens, "decode_threshold": decode_threshold}
+    progress = {"computed_lens": computed_lens, "prompt_lens": prompt_lens}
+    return Case(REORDER, None, params | {k: v for k, v in progress.items() if v is not None})
 
 
 @st.composite
-def _reorder_cases(draw: st.DrawFn) -> Case:
-    query_lens = draw(_QUERY_LENS)
-    threshold, progress = draw(_REORDER_THRESHOLD), draw(_HAS_PROGRESS)
-    rows = len(query_lens)
-    computed = prompts = None
-    if progress:
-        computed = draw(st.lists(_PROGRESS, min_size=rows, max_size=rows))
-    if progress == 2:
-        prompts = draw(st.lists(_PROGRESS, min_size=rows, max_size=rows))
-    return _reorder_case(query_lens, threshold, computed, prompts)
+def _cases(draw: st.DrawFn) -> Case:
+    query_lens, threshold = draw(_QUERY_LENS), draw(_THRESHOLD)
+    lengths = st.lists(_PROGRESS, min_size=len(query_lens), max_size=len(query_lens))
+    progress = (draw(lengths) for _ in range(draw(_HAS_PROGRESS)))
+    return _case(query_lens, threshold, *progress)
 
 
-def _reorder_boundaries() -> Iterator[tuple[str, Case]]:
-    yield "no requests", _reorder_case([], 1)
-    yield "in order already", _reorder_case([1, 1, 7, 9], 1)
-    yield "exactly reversed", _reorder_case([9, 7, 1, 1], 1)
-    yield "alternating", _reorder_case([5, 1] * 6, 1)
-    yield "all decodes", _reorder_case([1] * 5, 1)
-    yield "all prefills", _reorder_case([4] * 5, 1)
-    yield "at the threshold", _reorder_case([3, 2, 4, 2, 3], 3)
-    yield "many requests", _reorder_case([(7 * row) % 5 for row in range(300)], 2)
-    yield "tokens beyond 16 bits", _reorder_case([2**15 + 5, 1, 2**16 - 1, 1], 1)
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    yield "no requests", _case([], 1)
+    yield "in order already", _case([1, 1, 7, 9], 1)
+    yield "exactly reversed", _case([9, 7, 1, 1], 1)
+    yield "alternating", _case([5, 1] * 6, 1)
+    yield "all decodes", _case([1] * 5, 1)
+    yield "all prefills", _case([4] * 5, 1)
+    yield "at the threshold", _case([3, 2, 4, 2, 3], 3)
+    yield "many requests", _case([(7 * row) % 5 for row in range(300)], 2)
+    yield "tokens beyond 16 bits", _case([2**15 + 5, 1, 2**16 - 1, 1], 1)
     turns, lengths = [3, 0, 2, 1], [9, 1, 9, 1]
-    yield "prompts before continued ones", _reorder_case(lengths, 1, [0, 4, 5, 0])
+    yield "prompts before continued ones", _case(lengths, 1, [0, 4, 5, 0])
     for shift in range(4):
         mixed = [turns[(row + shift) % 4] for row in range(12)]
         yield (
             f"all four regions, shifted by {shift}",
-            _reorder_case(
+            _case(
                 [1 if region in (0, 1) else 9 for region in mixed],
                 1,
                 [0 if region == 3 else 5 for region in mixed],
                 [6 if region == 1 else 5 for region in mixed],
             ),
         )
-    yield "first token of a prompt", _reorder_case([1, 1], 1, [0, 5], [1, 5])
-    many = list(range(300))
-    progress = [(7 * row) % 3 for row in many]
-    yield (
-        "many requests in four regions",
-        _reorder_case([1 + row % 3 for row in many], 2, progress, [1] * 300),
-    )
+    yield "first token of a prompt", _case([1, 1], 1, [0, 5], [1, 5])
+    lengths, progress = [1, 2, 3] * 100, [0, 1, 2] * 100
+    yield "many requests in four regions", _case(lengths, 2, progress, [1] * 300)
 
 
-def _reorder_steps(batch: Batch) -> Iterator[Case]:
-    turned = batch.query_lens[batch.num_tokens % max(1, batch.num_requests) :]
-    rest = batch.query_lens[: batch.num_requests - len(turned)]
-    query_lens = [*turned, *rest]
-    yield _reorder_case(query_lens, 1 + batch.num_tokens % 2)
+def _steps(batch: Batch) -> Iterator[Case]:
+    first = batch.num_tokens % max(1, batch.num_requests)
+    turned = [*batch.query_lens[first:], *batch.query_lens[:first]]
+    yield _case(turned, 1 + batch.num_tokens % 2)
     if batch.prompt_lens is not None:
         computed, prompts = list(batch.computed_lens), list(batch.prompt_lens)
-        yield _reorder_case(list(batch.query_lens), 1, computed, prompts)
+        yield _case(list(batch.query_lens), 1, computed, prompts)
 
 
-def _reorder_timed(batch: Batch) -> Iterator[Case]:
+def _timed(batch: Batch) -> Iterator[Case]:
     """Yield the batch with its last eighth moved to the front."""
     # The last requests are most likely prefills.
     moved = -(-batch.num_requests // 8)
     front, rest = batch.query_lens[-moved:], batch.query_lens[:-moved]
-    yield _reorder_case([*front, *rest], 1)
+    yield _case([*front, *rest], 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,10 +182,9 @@ class _EngineFacts(Facts):
     regions: dict[str, int]
 
 
-def _prepare_reorder(case: Case, _pattern: int, _device: str) -> Call:
+def _prepare(case: Case, _pattern: int, _device: str) -> Call:
     params = case.params
-    progress = params.get("computed_lens"), params.get("prompt_lens")
-    engine = Engine(params["query_lens"], *progress)
+    engine = Engine(params["query_lens"], params.get("computed_lens"), params.get("prompt_lens"))
     return Call(
         {
             "input_batch": engine,
@@ -210,9 +196,8 @@ def _prepare_reorder(case: Case, _pattern: int, _device: str) -> Call:
     )
 
 
-def _reorder_outputs(call: Call, result: Any) -> Outputs:
-    engine = call.facts.engine
-    return {"moved": result, "order": order_of(engine)}
+def _outputs(call: Call, result: Any) -> Outputs:
+    return {"moved": result, "order": order_of(call.facts.engine)}
 
 
 def order_of(engine: Engine) -> Free:
@@ -261,7 +246,7 @@ def order_violations(regions: Mapping[str, int], order: Free) -> Iterator[Violat
         yield Violation("order", "takes more swaps than there are rows")
 
 
-def _reorder_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     yield from order_violations(call.facts.regions, outputs["order"])
 
 
@@ -281,12 +266,12 @@ reorder_batch_to_split_decodes_and_prefills = Operation(
     section="2",
     summary="moves the decodes to the front with few swaps",
     inputs=Inputs(
-        params=_ReorderParams,
-        problem=_reorder_problem,
+        params=_Params,
+        problem=_problem,
         has_batch=False,
-        cases=_reorder_cases,
-        boundaries=_reorder_boundaries,
-        from_batch=_reorder_steps,
+        cases=_cases,
+        boundaries=_boundaries,
+        from_batch=_steps,
         any_slots=True,
         faults={
             "threshold of 0": wrong_value("decode_threshold", 0),
@@ -306,9 +291,9 @@ reorder_batch_to_split_decodes_and_prefills = Operation(
             "prompt tokens of fewer rows": _fewer_rows("num_prompt_tokens", "prompt_lens"),
         },
     ),
-    call=FunctionCall(prepare=_prepare_reorder, outputs=_reorder_outputs),
-    contract=Contract(invariants=_reorder_invariants),
-    bench=Bench(cases=_reorder_timed),
+    call=FunctionCall(prepare=_prepare, outputs=_outputs),
+    contract=Contract(invariants=_invariants),
+    bench=Bench(cases=_timed),
 )
 
 OPERATIONS = (reorder_batch_to_split_decodes_and_prefills,)
