@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
@@ -30,7 +31,7 @@ _EXTENDS = st.integers(0, 2)
 _COUNTS = ("num_decodes", "num_prefills", "num_decode_tokens", "num_prefill_tokens")
 
 
-class _SplitParams(Params):
+class _Params(Params):
     decode_threshold: Positive
     require_uniform: bool
     treat_short_extends_as_decodes: bool = True
@@ -40,7 +41,7 @@ def _tells_extends(case: Case) -> bool:
     return not case.params.get("treat_short_extends_as_decodes", True)
 
 
-def _split_problem(case: Case) -> str:
+def _problem(case: Case) -> str:
     batch = batch_of(case)
     told_apart = batch.later and batch.prompt_lens is not None
     if told_apart or not _tells_extends(case):
@@ -48,7 +49,7 @@ def _split_problem(case: Case) -> str:
     return "treat_short_extends_as_decodes: False needs batch.later with batch.prompt_lens"
 
 
-def _split_case(batch: Batch, threshold: int, uniform: bool, *, extends: bool = True) -> Case:
+def _case(batch: Batch, threshold: int, uniform: bool, *, extends: bool = True) -> Case:
     """Return a case; without `extends`, short extends are no decodes."""
     params = {"decode_threshold": threshold, "require_uniform": uniform}
     if not extends:
@@ -57,16 +58,14 @@ def _split_case(batch: Batch, threshold: int, uniform: bool, *, extends: bool = 
 
 
 @st.composite
-def _split_cases(draw: st.DrawFn) -> Case:
+def _cases(draw: st.DrawFn) -> Case:
     batch = draw(batches(max_requests=8))
     threshold, uniform = draw(_THRESHOLD), draw(_UNIFORM)
     if batch.num_requests and draw(_EXTENDS) == 0:
-        missing = st.lists(
-            st.integers(0, 3), min_size=batch.num_requests, max_size=batch.num_requests
-        )
-        later = _in_prompt(batch, draw(missing))
-        return _split_case(later, threshold, uniform, extends=False)
-    return _split_case(batch, threshold, uniform)
+        rows = batch.num_requests
+        missing = draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows))
+        return _case(_in_prompt(batch, missing), threshold, uniform, extends=False)
+    return _case(batch, threshold, uniform)
 
 
 def _in_prompt(batch: Batch, missing: list[int]) -> Batch:
@@ -83,67 +82,55 @@ _ANOTHER_LENGTH_BEFORE = (
 """Queries, and tokens left of the prompts: a row of another length before the first prompt."""
 
 
-def _split_boundaries() -> Iterator[tuple[str, Case]]:
+def _boundaries() -> Iterator[tuple[str, Case]]:
     def decodes(query_lens: list[int], **fields: Any) -> Batch:
         return make_batch(query_lens, [3] * len(query_lens), 4, **fields)
 
     mixed = decodes([1, 1, 2, 5, 1])
     for threshold in (1, 2, 5):
         for uniform in (False, True):
-            yield (
-                f"SPEC example, threshold {threshold}, uniform {uniform}",
-                _split_case(mixed, threshold, uniform),
-            )
+            name = f"SPEC example, threshold {threshold}, uniform {uniform}"
+            yield name, _case(mixed, threshold, uniform)
     padded = decodes([2, 2, 2], padded_requests=1, padded_tokens=2)
-    yield "uniform with a padded row (K9)", _split_case(padded, 2, True)
-    yield (
-        "padded rows, no padded tokens (K11)",
-        _split_case(decodes([1], padded_requests=1), 1, True),
-    )
+    yield "uniform with a padded row (K9)", _case(padded, 2, True)
+    yield "padded rows, no padded tokens (K11)", _case(decodes([1], padded_requests=1), 1, True)
     graph = decodes([1, 1], padded_requests=2, padded_tokens=2)
     for uniform in (False, True):
-        yield (
-            f"decodes in a larger graph, uniform {uniform} (K11, K13)",
-            _split_case(graph, 1, uniform),
-        )
+        yield f"decodes in a larger graph, uniform {uniform} (K11, K13)", _case(graph, 1, uniform)
     filled = decodes([3, 2, 3], padded_tokens=1)
-    yield "tokens padded to equal queries", _split_case(filled, 3, True)
-    yield "no requests", _split_case(decodes([]), 1, False)
-    yield "no requests, uniform", _split_case(decodes([]), 2, True)
-    yield "only padded rows", _split_case(decodes([], padded_requests=2, padded_tokens=2), 2, True)
-    yield "zero-length row between decodes", _split_case(decodes([2, 0, 2]), 2, True)
-    yield "decode behind a prefill", _split_case(decodes([1, 9, 1]), 1, False)
-    yield "bound above the threshold", _split_case(decodes([1, 1], query_slack=3), 2, False)
-    yield "first request above the threshold", _split_case(decodes([3, 2, 2]), 2, True)
-    yield "one row of many tokens", _split_case(decodes([9000]), 1, False)
+    yield "tokens padded to equal queries", _case(filled, 3, True)
+    yield "no requests", _case(decodes([]), 1, False)
+    yield "no requests, uniform", _case(decodes([]), 2, True)
+    yield "only padded rows", _case(decodes([], padded_requests=2, padded_tokens=2), 2, True)
+    yield "zero-length row between decodes", _case(decodes([2, 0, 2]), 2, True)
+    yield "decode behind a prefill", _case(decodes([1, 9, 1]), 1, False)
+    yield "bound above the threshold", _case(decodes([1, 1], query_slack=3), 2, False)
+    yield "first request above the threshold", _case(decodes([3, 2, 2]), 2, True)
+    yield "one row of many tokens", _case(decodes([9000]), 1, False)
     for missing in ([0, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 2]):
         batch = _in_prompt(decodes([1, 1, 1, 5], padded_requests=1), missing)
         for uniform in (False, True):
-            yield (
-                f"tokens left of the prompts {missing}, uniform {uniform}",
-                _split_case(batch, 1, uniform, extends=False),
-            )
+            name = f"tokens left of the prompts {missing}, uniform {uniform}"
+            yield name, _case(batch, 1, uniform, extends=False)
     for queries, missing in _ANOTHER_LENGTH_BEFORE:
         batch = _in_prompt(decodes(queries), missing)
         for uniform in (False, True):
-            yield (
-                f"queries {queries}, tokens left of the prompts {missing}, uniform {uniform}",
-                _split_case(batch, 2, uniform, extends=False),
-            )
+            name = f"queries {queries}, tokens left of the prompts {missing}, uniform {uniform}"
+            yield name, _case(batch, 2, uniform, extends=False)
     batch = _in_prompt(make_batch([1, 1], [3, 0], 4), [0, 2])
-    yield "first token of a prompt (K38)", _split_case(batch, 1, False, extends=False)
+    yield "first token of a prompt (K38)", _case(batch, 1, False, extends=False)
     batch = _in_prompt(decodes([2, 2, 2]), [0, 1, 0])
-    yield "a short extend in a uniform batch", _split_case(batch, 2, True, extends=False)
+    yield "a short extend in a uniform batch", _case(batch, 2, True, extends=False)
 
 
-def _split_steps(batch: Batch) -> Iterator[Case]:
+def _steps(batch: Batch) -> Iterator[Case]:
     threshold = 1 + batch.num_tokens % 3
-    yield _split_case(batch, threshold, bool(batch.num_requests % 2))
+    yield _case(batch, threshold, bool(batch.num_requests % 2))
     if batch.prompt_lens is not None:
-        yield _split_case(batch, threshold, uniform=False, extends=False)
+        yield _case(batch, threshold, uniform=False, extends=False)
 
 
-def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     metadata = call.facts.metadata
     counts = [outputs[name] for name in _COUNTS]
     if not all(type(count) is int for count in counts):
@@ -179,7 +166,7 @@ def _ends_early(query_lens: list[int], num_decodes: int, threshold: int, uniform
     return alike or not uniform
 
 
-def _split_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     if call.facts.batch.no_slots:
         return
     counts = tuple(outputs[name] for name in _COUNTS)
@@ -193,7 +180,7 @@ def _options(call: Call) -> tuple[int, bool]:
     return call["decode_threshold"], call["require_uniform"]
 
 
-def _diagnose_split(call: Call, place: Place, expected: Any, got: Any) -> str:
+def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
     """Diagnose rows or tokens of graph padding that are counted wrongly."""
     if type(got) is not int:
         return ""
@@ -210,14 +197,23 @@ def _diagnose_split(call: Call, place: Place, expected: Any, got: Any) -> str:
     return "zero-length (padded) rows miscounted" if empty == abs(expected - got) else ""
 
 
-def _prepare_split(case: Case, pattern: int, device: str) -> Call:
+def _prepare(case: Case, pattern: int, device: str) -> Call:
     return prepare_metadata(case, pattern, device, {"common_attn_metadata": ..., **case.params})
 
 
-def _split_outputs(_call: Call, result: Any) -> Outputs:
+def _outputs(_call: Call, result: Any) -> Outputs:
     if not isinstance(result, tuple):
         raise TypeError("expected a tuple of four counts")
     return dict(zip(_COUNTS, result, strict=True))
+
+
+def _flags(change: Callable[[Any], Any]) -> Fault:
+    """Return a fault of `is_prefilling`."""
+
+    def fields(md: Any) -> dict[str, Any]:
+        return {"is_prefilling": change(md)}
+
+    return metadata_fault("common_attn_metadata", "is_prefilling", fields, _tells_extends)
 
 
 split_decodes_and_prefills = Operation(
@@ -225,33 +221,21 @@ split_decodes_and_prefills = Operation(
     section="2",
     summary="counts the leading decodes and the prefills behind them",
     inputs=Inputs(
-        params=_SplitParams,
-        problem=_split_problem,
-        cases=_split_cases,
-        boundaries=_split_boundaries,
-        from_batch=_split_steps,
+        params=_Params,
+        problem=_problem,
+        cases=_cases,
+        boundaries=_boundaries,
+        from_batch=_steps,
         any_slots=True,
-        faults=faults_of(reference, _prepare_split)
+        faults=faults_of(reference, _prepare)
         | {
-            "short extends of a batch without flags": metadata_fault(
-                "common_attn_metadata",
-                "is_prefilling",
-                lambda _: {"is_prefilling": None},
-                _tells_extends,
-            ),
-            "flags of another batch": metadata_fault(
-                "common_attn_metadata",
-                "is_prefilling",
-                lambda md: {"is_prefilling": md.is_prefilling[:-1]},
-                _tells_extends,
-            ),
+            "short extends of a batch without flags": _flags(lambda _: None),
+            "flags of another batch": _flags(lambda md: md.is_prefilling[:-1]),
         },
     ),
-    call=FunctionCall(prepare=_prepare_split, outputs=_split_outputs),
-    contract=Contract(
-        invariants=_split_invariants, consume=_split_consumed, diagnose=_diagnose_split
-    ),
-    bench=Bench(cases=lambda batch: [_split_case(batch, 1, False)]),
+    call=FunctionCall(prepare=_prepare, outputs=_outputs),
+    contract=Contract(invariants=_invariants, consume=_consumed, diagnose=_diagnose),
+    bench=Bench(cases=lambda batch: [_case(batch, 1, False)]),
 )
 
 

@@ -77,10 +77,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         yield f"decode at the chunk {edge:+d}", _case(make_batch([1], [7 + edge], 2), 8)
     yield "8193 tokens in chunks of 8192 (K5)", _case(make_batch([8193], [0], 16), 8192)
     yield "table narrower than a chunk (K6)", _case(make_batch([3], [2], 2), 64)
-    yield (
-        "row without query or sequence (K7)",
-        _case(make_batch([3], [2], 2, padded_requests=2, spare_columns=3), 4),
-    )
+    empty = make_batch([3], [2], 2, padded_requests=2, spare_columns=3)
+    yield "row without query or sequence (K7)", _case(empty, 4)
     yield "row without query, with a sequence", _case(make_batch([0, 2, 0], [9, 3, 8], 2), 4)
     counted = make_batch([6, 3], [3, 0], 2, num_logits=2)
     yield "count of sampled tokens without their indices", _case(counted, 4)
@@ -92,32 +90,17 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "highest block ids", _case(make_batch([9], [3], 4, first=2**31 - 3), 8)
     yield "strided int64", _case(make_batch([6, 5], [5, 0], 2, strided=True, dtype="int64"), 4)
     yield "int64 table", _case(make_batch([6, 5], [5, 0], 2, dtype="int64 table"), 4)
-    yield (
-        "sampled tokens and encoder lengths",
-        _case(make_batch([6, 3], [3, 0], 2, logits_indices=(5, 8), encoder_seq_lens=(4, 9)), 4),
-    )
-    yield (
-        "a later engine's batch with an empty row (K7)",
-        _case(make_batch([6, 0], [3, 0], 2, later=True, prompt_lens=(9, 0)), 4),
-    )
-    yield (
-        "fields of a subclass (K2)",
-        _case(make_batch([6, 1], [3, 4], 2, padded_requests=1, subclassed=True), 4),
-    )
+    optional = make_batch([6, 3], [3, 0], 2, logits_indices=(5, 8), encoder_seq_lens=(4, 9))
+    yield "sampled tokens and encoder lengths", _case(optional, 4)
+    later = make_batch([6, 0], [3, 0], 2, later=True, prompt_lens=(9, 0))
+    yield "a later engine's batch with an empty row (K7)", _case(later, 4)
+    subclassed = make_batch([6, 1], [3, 4], 2, padded_requests=1, subclassed=True)
+    yield "fields of a subclass (K2)", _case(subclassed, 4)
     yield "not causal before", _case(make_batch([6], [3], 2, causal=False), 4)
     yield "more virtual batches than a kernel tile", _case(make_batch([2600], [1], 1), 2)
-    yield (
-        "many requests",
-        _case(
-            make_batch(
-                [1 + row % 3 for row in range(400)],
-                [row % 7 for row in range(400)],
-                2,
-                order="shuffled",
-            ),
-            4,
-        ),
-    )
+    rows = range(400)
+    many = make_batch([1 + r % 3 for r in rows], [r % 7 for r in rows], 2, order="shuffled")
+    yield "many requests", _case(many, 4)
 
 
 def _steps(batch: Batch) -> Iterator[Case]:

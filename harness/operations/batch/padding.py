@@ -87,37 +87,22 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         "spare_columns": 2,
         "spare_slots": 3,
     }
-    yield "all optional fields (K2)", _case(make_batch([3, 2], [5, 0], 4, **everything), 2, 3)
-    yield (
-        "fields of a subclass (K2)",
-        _case(make_batch([3, 2], [5, 0], 4, subclassed=True, **everything), 2, 3),
-    )
-    yield (
-        "rows of earlier requests behind the batch (K13)",
-        _case(make_batch([1, 1], [6, 2], 4, spare_columns=1, spare_slots=6), 4, 4),
-    )
+    optional = make_batch([3, 2], [5, 0], 4, **everything)
+    yield "all optional fields (K2)", _case(optional, 2, 3)
+    subclassed = make_batch([3, 2], [5, 0], 4, subclassed=True, **everything)
+    yield "fields of a subclass (K2)", _case(subclassed, 2, 3)
+    stale = make_batch([1, 1], [6, 2], 4, spare_columns=1, spare_slots=6)
+    yield "rows of earlier requests behind the batch (K13)", _case(stale, 4, 4)
     yield "padded before", _case(make_batch([2], [1], 4, padded_requests=1, padded_tokens=1), 2, 3)
-    yield (
-        "bounds above the longest",
-        _case(make_batch([2], [1], 4, query_slack=2, seq_slack=5), 1, 0),
-    )
+    above = make_batch([2], [1], 4, query_slack=2, seq_slack=5)
+    yield "bounds above the longest", _case(above, 1, 0)
     yield "idle row with a history", _case(make_batch([2, 0], [1, 7], 4), 1, 1)
     yield "strided int64", _case(make_batch([5], [2], 2, strided=True, dtype="int64"), 1, 2)
     for dtype in ("int64 offsets", "int64 lengths", "int64 computed", "int64 table"):
         yield f"{dtype} only", _case(make_batch([5], [2], 2, dtype=dtype), 1, 2)
-    yield (
-        "many rows",
-        _case(
-            make_batch(
-                [1 + row % 3 for row in range(300)],
-                [row % 7 for row in range(300)],
-                4,
-                subclassed=True,
-            ),
-            212,
-            212,
-        ),
-    )
+    rows = range(300)
+    many = make_batch([1 + r % 3 for r in rows], [r % 7 for r in rows], 4, subclassed=True)
+    yield "many rows", _case(many, 212, 212)
 
 
 def _steps(batch: Batch) -> Iterator[Case]:
