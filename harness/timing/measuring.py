@@ -120,7 +120,7 @@ def time_all(
     steps, step_problems = _steps(steps, work)
     wrong = _first_failures(work, FailureKind.WRONG)
     remembered = _first_failures(work, FailureKind.REMEMBERED)
-    problems += [f"{one.operation} of {one.candidate} {one.reason}" for one in remembered]
+    problems += [f"{entry.operation} of {entry.candidate} {entry.reason}" for entry in remembered]
     bench = Bench(
         timings=timed,
         comparisons=compared,
@@ -163,15 +163,15 @@ def _measure(work: _Work, candidates: Sequence[Candidate], progress: Progress) -
                 work.control_ns.append(measured.control_ns)
             if index % every == 0 and measured.samples and not is_step:
                 name = measured.samples[0].name
-                found = process.measure(index, budget, [name], itself=True).samples
-                if len(found) == 2:
-                    work.against_itself += _pairs(*found)
+                samples = process.measure(index, budget, [name], itself=True).samples
+                if len(samples) == 2:
+                    work.against_itself += _pairs(*samples)
 
 
-def _pairs(one: Sample, other: Sample) -> Iterator[Pair]:
-    yield one.host_ns, other.host_ns
-    if one.device_ns:
-        yield one.device_ns, other.device_ns
+def _pairs(sample: Sample, other: Sample) -> Iterator[Pair]:
+    yield sample.host_ns, other.host_ns
+    if sample.device_ns:
+        yield sample.device_ns, other.device_ns
 
 
 def _measured(work: _Work, kind: type[_Kind]) -> Iterator[tuple[_Kind, Measured]]:
@@ -201,13 +201,13 @@ def _entries(
             name: [verdicts[name].why_untimed(operation.name, timed.case) for timed in cases]
             for name in names
         }
-        for name, found in reasons.items():
-            if found[0] and len(set(found)) == 1:
-                untimed.append(_untimed(operation, name, found[0]))
+        for name, per_case in reasons.items():
+            if per_case[0] and len(set(per_case)) == 1:
+                untimed.append(_untimed(operation, name, per_case[0]))
             else:
                 untimed += [
                     _untimed(operation, name, reason, timed.workload.name)
-                    for timed, reason in zip(cases, found, strict=True)
+                    for timed, reason in zip(cases, per_case, strict=True)
                     if reason
                 ]
         for index, timed in enumerate(cases):
@@ -253,19 +253,21 @@ def _failures(
 def _without_a_time(measured: Measured) -> list[tuple[str, TimingFailure]]:
     """Return the failures that hold for this entry alone, and leave open what is right."""
     whole = (FailureKind.WRONG, FailureKind.REMEMBERED)
-    return [(name, found) for name, found in measured.failures.items() if found.kind not in whole]
+    return [
+        (name, failure) for name, failure in measured.failures.items() if failure.kind not in whole
+    ]
 
 
 def _first_failures(work: _Work, kind: FailureKind) -> list[WrongResult]:
     """Return the first failure of this kind of each candidate and operation."""
-    found: dict[tuple[str, str], WrongResult] = {}
+    by_pair: dict[tuple[str, str], WrongResult] = {}
     for index, measured in work.measured.items():
         where = work.entries[index].workload.name
         for name, failure in measured.failures.items():
             if failure.kind is kind:
                 wrong = WrongResult(failure.operation, name, where, failure.text)
-                found.setdefault((wrong.operation, name), wrong)
-    return list(found.values())
+                by_pair.setdefault((wrong.operation, name), wrong)
+    return list(by_pair.values())
 
 
 def _known_deviations(failure: TimingFailure, verdicts: CandidateVerdicts, entry: Entry) -> str:
@@ -288,8 +290,8 @@ def _steps(steps: list[Steps], work: _Work) -> tuple[list[Steps], list[str]]:
         for sample in measured.samples:
             timed[entry.trace, sample.name].append(step_benchmark.step(entry, sample))
     filled = [
-        msgspec.structs.replace(one, steps=timed[one.trace, one.candidate])
-        for one in steps
-        if (one.trace, one.candidate) in timed
+        msgspec.structs.replace(trace_steps, steps=timed[trace_steps.trace, trace_steps.candidate])
+        for trace_steps in steps
+        if (trace_steps.trace, trace_steps.candidate) in timed
     ]
     return filled, problems

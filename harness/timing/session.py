@@ -86,9 +86,9 @@ class TimingProcess:
             return Measured([], {names[0]: reply})
         alone = [self.measure(index, budget, [name], itself=itself) for name in names]
         return Measured(
-            [sample for one in alone for sample in one.samples],
-            {name: failure for one in alone for name, failure in one.failures.items()},
-            max(one.control_ns for one in alone),
+            [sample for measured in alone for sample in measured.samples],
+            {name: failure for measured in alone for name, failure in measured.failures.items()},
+            max(measured.control_ns for measured in alone),
             together=False,
         )
 

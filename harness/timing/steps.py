@@ -29,7 +29,7 @@ def entries(
     all steps of the trace, so that all of them do the same work.
     """
     names = [candidate.name for candidate in candidates]
-    made, to_time, untimed = [], [], []
+    empty_steps, to_time, untimed = [], [], []
     for trace, group in groupby(steps, key=lambda step: step.trace):
         members = list(group)
         requested = {case.operation.name for step in members for case in step.cases}
@@ -44,7 +44,7 @@ def entries(
             if len(kept) + len(reasons) >= _FEWEST:
                 untimed += [_untimed(name, trace, reasons) for name in names]
             continue
-        made += [
+        empty_steps += [
             Steps(trace=trace, candidate=name, operations=kept, left_out=left_out, steps=[])
             for name in names
         ]
@@ -57,7 +57,7 @@ def entries(
                 if verdicts[name].deviates_on(case)
             )
             to_time.append(StepEntry(trace, step.workload, cases, tuple(names), deviating))
-    return made, to_time, untimed
+    return empty_steps, to_time, untimed
 
 
 def _untimed(candidate: str, trace: str, reasons: list[str]) -> Untimed:
@@ -70,7 +70,9 @@ def _why_left_out(
     operation: str, steps: list[TimedStep], verdicts: dict[str, CandidateVerdicts]
 ) -> str:
     """Return the first candidate that cannot be timed, with the reason; "" without one."""
-    cases = [one.case for step in steps for one in step.cases if one.operation.name == operation]
+    cases = [
+        timed.case for step in steps for timed in step.cases if timed.operation.name == operation
+    ]
     if not cases:
         return "not asked for"
     for name, verdict in verdicts.items():
@@ -99,12 +101,12 @@ def _identity(entry: StepEntry) -> str:
 
 def comparisons(steps: Sequence[Steps], peer: str) -> Iterator[StepComparison]:
     """Compare each candidate with the peer, on the engine steps of both."""
-    by_pair = {(one.trace, one.candidate): one for one in steps}
+    by_pair = {(trace_steps.trace, trace_steps.candidate): trace_steps for trace_steps in steps}
     for (trace, candidate), mine in by_pair.items():
         other = by_pair.get((trace, peer))
         if candidate == peer or other is None:
             continue
-        times = {one.source: median(one.ns) for one in other.steps}
+        times = {timed_step.source: median(timed_step.ns) for timed_step in other.steps}
         ratios = {s.source: times[s.source] / median(s.ns) for s in mine.steps if s.source in times}
         if ratios:
             yield _comparison(trace, candidate, peer, ratios)

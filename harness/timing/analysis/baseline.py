@@ -233,7 +233,9 @@ def kept(steps: Steps) -> KeptSteps:
         trace=steps.trace,
         candidate=steps.candidate,
         operations=steps.operations,
-        steps=[KeptStep(source=one.source, case_id=one.case_id, ns=one.ns) for one in steps.steps],
+        steps=[
+            KeptStep(source=step.source, case_id=step.case_id, ns=step.ns) for step in steps.steps
+        ],
     )
 
 

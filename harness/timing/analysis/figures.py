@@ -62,7 +62,7 @@ def _compared(
     *,
     paired: bool,
 ) -> Comparison:
-    found, low, high = ratio(samples, others, paired=paired)
+    quotient, low, high = ratio(samples, others, paired=paired)
     p_value = mann_whitney(samples, others)
     return Comparison(
         operation=entry.operation.name,
@@ -70,9 +70,9 @@ def _compared(
         candidate=name,
         peer=peer,
         clock=clock,
-        ratio=found,
+        ratio=quotient,
         low=low,
         high=high,
         p_value=p_value,
-        verdict=verdict(found, low, high, p_value, noise),
+        verdict=verdict(quotient, low, high, p_value, noise),
     )

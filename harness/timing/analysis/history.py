@@ -24,15 +24,15 @@ def read(folder: Path, bench: Bench, environment: Environment) -> list[Past]:
     """
     keys = {entry_of(timing).key for timing in bench.timings}
     machine = machine_of(environment)
-    found = []
+    history = []
     for path in sorted(folder.glob("*.json")):
         try:
             baseline = load(path)
         except BaselineError:
             continue
         if baseline.machine == machine and (past := _past(baseline, keys)).medians_ns:
-            found.append(past)
-    return sorted(found, key=lambda past: (past.created, past.name))
+            history.append(past)
+    return sorted(history, key=lambda past: (past.created, past.name))
 
 
 def _past(baseline: Baseline, keys: set[tuple[str, str, str, str, str]]) -> Past:

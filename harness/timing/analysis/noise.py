@@ -25,10 +25,10 @@ def measure_noise(
     pairs: list[Pair] = []
     for contestant in contestants:
         for _ in range(repeats):
-            one, other = measure((contestant, contestant), budget, lane)
-            pairs.append((one.host_ns, other.host_ns))
-            if one.device_ns:
-                pairs.append((one.device_ns, other.device_ns))
+            first, other = measure((contestant, contestant), budget, lane)
+            pairs.append((first.host_ns, other.host_ns))
+            if first.device_ns:
+                pairs.append((first.device_ns, other.device_ns))
     return noise_of(pairs, host_clock().resolution_ns)
 
 
@@ -41,12 +41,12 @@ def noise_of(pairs: Sequence[Pair], resolution_ns: float = 0.0) -> Noise:
         minimum_effect=MINIMUM_EFFECT,
         clock_resolution_ns=resolution_ns,
     )
-    found = [(ratio(*pair), mann_whitney(*pair)) for pair in pairs]
-    speeds = [verdict(*ratios, p, without_floor) for ratios, p in found]
+    compared = [(ratio(*pair), mann_whitney(*pair)) for pair in pairs]
+    speeds = [verdict(*ratios, p, without_floor) for ratios, p in compared]
     return msgspec.structs.replace(
         without_floor,
         declared=sum(speed != "no evidence" for speed in speeds),
-        floor=max((beyond(low, high) for (_, low, high), _ in found), default=0.0),
+        floor=max((beyond(low, high) for (_, low, high), _ in compared), default=0.0),
     )
 
 

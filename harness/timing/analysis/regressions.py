@@ -79,7 +79,7 @@ def compare(
         counted=baseline.machine.torch == environment.torch,
     )
     entries = {entry.key: entry for entry in map(entry_of, bench.timings)}
-    steps = {one.key: one for one in map(kept, bench.steps)}
+    steps = {step.key: step for step in map(kept, bench.steps)}
     regressions: list[Regression] = []
     lost: list[str] = []
     for old in baseline.entries:
@@ -109,7 +109,7 @@ def compare(
 
 def slower(result: BaselineResult) -> list[Regression]:
     """Return the timings that look slower than the baseline's."""
-    return [found for found in result.regressions if found.verdict == "slower"]
+    return [regression for regression in result.regressions if regression.verdict == "slower"]
 
 
 def confirm(bench: Bench, again: Bench) -> Bench:
@@ -121,7 +121,7 @@ def confirm(bench: Bench, again: Bench) -> Bench:
     """
     first, second = bench.baseline, again.baseline
     least = 1 + max(BETWEEN_RUNS, bench.noise.floor)
-    ratios = {_name(found): found.ratio for found in second.regressions}
+    ratios = {_name(regression): regression.ratio for regression in second.regressions}
     suspects = slower(first)
     confirmed = {_place(r) for r in suspects if ratios.get(_name(r), r.ratio) >= least}
     refuted = {_place(r) for r in suspects} - confirmed
@@ -129,10 +129,10 @@ def confirm(bench: Bench, again: Bench) -> Bench:
     def merged(
         old: list[_Kept], new: list[_Kept], name: Callable[[_Kept], tuple[str, ...]]
     ) -> list[_Kept]:
-        found = {name(one): one for one in new if name(one)[:2] in refuted}
-        return [found.get(name(one), one) for one in old]
+        replacements = {name(entry): entry for entry in new if name(entry)[:2] in refuted}
+        return [replacements.get(name(entry), entry) for entry in old]
 
-    costs = {_name(found): found.costs for found in first.regressions}
+    costs = {_name(regression): regression.costs for regression in first.regressions}
     regressions = [
         msgspec.structs.replace(r, costs=r.costs or costs[_name(r)])
         for r in merged(first.regressions, second.regressions, _name)
@@ -157,12 +157,12 @@ def confirm(bench: Bench, again: Bench) -> Bench:
     )
 
 
-def _place(found: Regression) -> tuple[str, str]:
-    return found.operation, found.workload
+def _place(regression: Regression) -> tuple[str, str]:
+    return regression.operation, regression.workload
 
 
-def _name(found: Regression | Comparison) -> tuple[str, ...]:
-    return found.operation, found.workload, found.candidate, found.clock
+def _name(compared: Regression | Comparison) -> tuple[str, ...]:
+    return compared.operation, compared.workload, compared.candidate, compared.clock
 
 
 class _Sides(NamedTuple):
@@ -217,19 +217,19 @@ def _compared_steps(old: KeptSteps, new: KeptSteps, sides: _Sides) -> Iterator[R
 def _regression(
     entry: Entry, clock: Clock, before: list[float], now: list[float], sides: _Sides, grown: str
 ) -> Regression:
-    found = ratio(before, now, paired=False)  # above 1: it takes longer now
-    return _judged(entry, clock, found, mann_whitney(before, now), sides, grown)
+    ratios = ratio(before, now, paired=False)  # above 1: it takes longer now
+    return _judged(entry, clock, ratios, mann_whitney(before, now), sides, grown)
 
 
 def _judged(
     entry: Entry | KeptSteps,
     clock: Clock,
-    found: tuple[float, float, float],
+    ratios: tuple[float, float, float],
     p_value: float,
     sides: _Sides,
     grown: str,
 ) -> Regression:
-    value, low, high = found
+    value, low, high = ratios
     speed: Speed = "no evidence"
     if sides.timed:
         speed = verdict(1 / value, 1 / high, 1 / low, p_value, sides.noise)

@@ -34,28 +34,28 @@ def without_times(bench: Bench, wrong: Sequence[WrongResult]) -> Bench:
     """
     if not wrong:
         return bench
-    pairs = {(one.operation, one.candidate) for one in wrong}
-    steps = [one for one in bench.steps if not _has(pairs, one.operations, one.candidate)]
-    kept = {(one.trace, one.candidate) for one in steps}
+    pairs = {(result.operation, result.candidate) for result in wrong}
+    steps = [step for step in bench.steps if not _has(pairs, step.operations, step.candidate)]
+    kept = {(step.trace, step.candidate) for step in steps}
     return msgspec.structs.replace(
         bench,
-        timings=[one for one in bench.timings if (one.operation, one.candidate) not in pairs],
+        timings=[row for row in bench.timings if (row.operation, row.candidate) not in pairs],
         comparisons=[
-            one
-            for one in bench.comparisons
-            if not {(one.operation, one.candidate), (one.operation, one.peer)} & pairs
+            row
+            for row in bench.comparisons
+            if not {(row.operation, row.candidate), (row.operation, row.peer)} & pairs
         ],
         steps=steps,
         step_comparisons=[
-            one
-            for one in bench.step_comparisons
-            if {(one.trace, one.candidate), (one.trace, one.peer)} <= kept
+            row
+            for row in bench.step_comparisons
+            if {(row.trace, row.candidate), (row.trace, row.peer)} <= kept
         ],
         untimed=[
-            *(one for one in bench.untimed if (one.operation, one.candidate) not in pairs),
+            *(row for row in bench.untimed if (row.operation, row.candidate) not in pairs),
             *(
-                Untimed(operation=one.operation, candidate=one.candidate, reason=one.reason)
-                for one in wrong
+                Untimed(operation=row.operation, candidate=row.candidate, reason=row.reason)
+                for row in wrong
             ),
         ],
     )

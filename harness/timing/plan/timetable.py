@@ -91,8 +91,8 @@ def timed_steps(operations: Sequence[Operation], trace: TraceSteps) -> Iterator[
         cases = []
         for name in STEP_OPERATIONS:
             if name in by_name:
-                found = _case_of_step(by_name[name], batch)
-                cases += [TimedCase(by_name[name], workload, case) for case in found]
+                step_cases = _case_of_step(by_name[name], batch)
+                cases += [TimedCase(by_name[name], workload, case) for case in step_cases]
         yield TimedStep(trace.name, workload, tuple(cases))
 
 

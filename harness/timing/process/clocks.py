@@ -48,7 +48,7 @@ class HostClock(NamedTuple):
 def examine(read: Read = time.perf_counter_ns) -> HostClock:
     """Measure resolution and overhead of a clock (InfrastructureError if it is unusable)."""
     readings = [read() for _ in range(_READINGS)]
-    steps = [later - earlier for earlier, later in pairwise(readings)]
+    steps = [after - before for before, after in pairwise(readings)]
     forward = [step for step in steps if step > 0]
     clock = HostClock(min(forward, default=_next_step(read)), max(0.0, median(steps)))
     if clock.least_sample_ns > _LONGEST_SAMPLE_NS:

@@ -65,8 +65,8 @@ class Contest:
         for name in request.names:
             try:
                 contestant = self._contestant(entry, name)
-                made = contestant.make()
-                mismatch = made.mismatch(made.run())
+                call = contestant.make()
+                mismatch = call.mismatch(call.run())
                 if mismatch is None:
                     ready.append(contestant)
                 else:
@@ -80,17 +80,19 @@ class Contest:
             group = groups.pop()
             try:
                 timed = self._timed(group, request, counted=counted)
-                samples += [one for one in timed if not self._remembers(entry, one.name, failures)]
+                samples += [
+                    sample for sample in timed if not self._remembers(entry, sample.name, failures)
+                ]
             except InfrastructureError:
                 raise
             except WrongResultError as wrong:
                 failures[wrong.name] = _wrong(wrong.mismatch)
-                groups.append([one for one in group if one.name != wrong.name])
+                groups.append([member for member in group if member.name != wrong.name])
             except Exception as error:
                 if len(group) == 1:
                     failures[group[0].name] = _raised(error)
                 else:  # unknown which one raised: time each alone
-                    groups += [[one] for one in group]
+                    groups += [[member] for member in group]
                     together = False
         with steady():
             gc.freeze()  # later collections skip all objects that exist by now
@@ -99,16 +101,16 @@ class Contest:
     def _timed(self, ready: list[Contestant], request: Request, *, counted: bool) -> list[Sample]:
         lane = self._candidates[0].lane
         if request.itself:
-            ready = [one for one in ready[:1] for _ in range(2)]
+            ready = [contestant for contestant in ready[:1] for _ in range(2)]
         if not ready:
             return []
         budget = _budget(ready, *request.budget)
-        costs = [count(one.thunk, lane) if counted else None for one in ready]
+        costs = [count(contestant.thunk, lane) if counted else None for contestant in ready]
         with steady():
             taken = measure(ready, budget, lane)
         return [
-            Sample(one.name, found.calls, found.host_ns, found.device_ns, cost)
-            for one, found, cost in zip(ready, taken, costs, strict=True)
+            Sample(contestant.name, samples.calls, samples.host_ns, samples.device_ns, cost)
+            for contestant, samples, cost in zip(ready, taken, costs, strict=True)
         ]
 
     def _remembers(
@@ -121,7 +123,7 @@ class Contest:
         """
         if not isinstance(entry, Entry) or entry not in self._tried:
             return False
-        [candidate] = [one for one in self._candidates if one.name == name]
+        [candidate] = [c for c in self._candidates if c.name == name]
         if candidate.deviations or (name, entry.case.id) in entry.deviating:
             return False  # its outputs for new values are unknown
         makers = []
@@ -161,10 +163,10 @@ class Contest:
             )
             for operation, case in cases
         ]
-        single_use = any(one.is_single_use() for one in calls)
+        single_use = any(call.is_single_use() for call in calls)
         if isinstance(entry, Entry):
             return Contestant(name, calls[0].make, single_use)
-        return Contestant(name, lambda: _step([one.make() for one in calls]), single_use)
+        return Contestant(name, lambda: _step([call.make() for call in calls]), single_use)
 
     def _expect(self, cases: Iterable[tuple[Operation, Case]]) -> None:
         """Compute the reference's outputs, and forget those of other entries."""
@@ -198,7 +200,8 @@ def _largest_affordable(entries: Sequence[Entry | StepEntry]) -> list[Entry]:
     """Return of each operation and kind of workload the largest entry with few tokens."""
     largest: dict[tuple[str, str], Entry] = {}
     for entry in sorted(
-        (one for one in entries if isinstance(one, Entry)), key=lambda one: one.workload.tokens
+        (timed for timed in entries if isinstance(timed, Entry)),
+        key=lambda timed: timed.workload.tokens,
     ):
         key = entry.operation.name, entry.workload.kind
         if entry.workload.tokens <= _MOST_TOKENS or key not in largest:
@@ -208,26 +211,26 @@ def _largest_affordable(entries: Sequence[Entry | StepEntry]) -> list[Entry]:
 
 def _step(calls: Sequence[TimedCall]) -> TimedCall:
     """Return the calls of an engine step as one call."""
-    thunks = [one.run for one in calls]
+    thunks = [call.run for call in calls]
 
     def step() -> list[Any]:
         return [thunk() for thunk in thunks]
 
     def mismatch(results: list[Any]) -> Mismatch | None:
-        found = (one.mismatch(result) for one, result in zip(calls, results, strict=True))
-        return next(filter(None, found), None)
+        mismatches = (call.mismatch(result) for call, result in zip(calls, results, strict=True))
+        return next(filter(None, mismatches), None)
 
     def touch() -> None:
-        for one in calls:
-            one.touch()
+        for call in calls:
+            call.touch()
 
-    return TimedCall(step, mismatch, touch, nbytes=sum(one.nbytes for one in calls))
+    return TimedCall(step, mismatch, touch, nbytes=sum(call.nbytes for call in calls))
 
 
 def _budget(ready: list[Contestant], seconds: float, least: int, most: int) -> Budget:
     """Return the budget, with fewer rounds than `least` if rounds are too slow for it."""
     # Twice each, as `measure` calls each contestant once untimed before every sample.
-    thunks = [one.thunk() for one in ready for _ in range(2)]
+    thunks = [contestant.thunk() for contestant in ready for _ in range(2)]
     begin = time.perf_counter()
     for thunk in thunks:
         thunk()

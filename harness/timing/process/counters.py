@@ -76,13 +76,13 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for tensor in _tensors((args, kwargs)):
                 self._is_new(tensor)
         result = func(*args, **(kwargs or {}))
-        made = [tensor.untyped_storage() for tensor in _tensors(result) if self._is_new(tensor)]
+        storages = [tensor.untyped_storage() for tensor in _tensors(result) if self._is_new(tensor)]
         copied = [tensor.nbytes for tensor in _tensors(result)] if kind in _COPIES else []
         before = self.costs
         self.costs = msgspec.structs.replace(
             before,
-            allocations=before.allocations + len(made),
-            allocated_bytes=before.allocated_bytes + sum(storage.nbytes() for storage in made),
+            allocations=before.allocations + len(storages),
+            allocated_bytes=before.allocated_bytes + sum(storage.nbytes() for storage in storages),
             dispatches=before.dispatches + 1,
             copies=before.copies + len(copied),
             copied_bytes=before.copied_bytes + sum(copied),

@@ -121,10 +121,10 @@ def _level(samples: Sequence[Samples]) -> None:
     Calls share the inputs of a sample, and a call of 50 ns on an input that was used just before
     takes half the time of a first one.
     """
-    most = max((one.calls for one in samples), default=0)
-    for one in samples:
-        if 2 * one.calls >= most:
-            one.calls = most
+    most = max((series.calls for series in samples), default=0)
+    for series in samples:
+        if 2 * series.calls >= most:
+            series.calls = most
 
 
 class _Runner:
@@ -163,25 +163,25 @@ class _Runner:
         """Take one sample, on a GPU one of each clock (WrongResultError)."""
         self.samples.host_ns.append(self._sample(self.samples.calls))
         if self._clock is not None:
-            made = self._make()
+            call = self._make()
             self._clock.wait()
-            taken, result = self._clock.sample(made.run, self.samples.host_ns[-1])
-            self._check(made, result)
+            taken, result = self._clock.sample(call.run, self.samples.host_ns[-1])
+            self._check(call, result)
             self.samples.device_ns.append(taken)
 
     def _sample(self, calls: int) -> float:
         """Return the nanoseconds of one call, the mean of `calls` on inputs made for them."""
         untimed = self._untimed_calls()
-        made = [self._make() for _ in range(self._sets(calls))]
-        order = (made * -(-calls // len(made)))[:calls]
-        if len(made) < calls:
+        timed_calls = [self._make() for _ in range(self._sets(calls))]
+        order = (timed_calls * -(-calls // len(timed_calls)))[:calls]
+        if len(timed_calls) < calls:
             random.shuffle(order)
         kept = sorted(_unknown.sample(range(calls), min(calls, _KEPT)))
-        thunks = [one.run for one in order]
-        for one in made:
-            one.touch()
-        for one in made:  # after the tensors, which may displace objects from the caches
-            one.read_fields()
+        thunks = [call.run for call in order]
+        for call in timed_calls:
+            call.touch()
+        for call in timed_calls:  # after the tensors, which may displace objects from the caches
+            call.read_fields()
         self._prime(untimed)
         if self._clock is not None:
             self._clock.wait()
@@ -204,9 +204,9 @@ class _Runner:
         Their results are alive together, so that memory for the results that a sample keeps has
         been in use before.
         """
-        results = [one.run() for one in calls]
-        for one, result in zip(calls[:1], results, strict=False):
-            self._check(one, result)
+        results = [call.run() for call in calls]
+        for first, result in zip(calls[:1], results, strict=False):
+            self._check(first, result)
 
     def _sets(self, calls: int) -> int:
         """Return the number of inputs to make for a sample: one for each call if there is time."""
@@ -219,13 +219,13 @@ class _Runner:
     def _make(self) -> TimedCall:
         """Make a call; calls made before stay alive, so that no address is used again soon."""
         begin = time.perf_counter()
-        made = self._contestant.make()
+        call = self._contestant.make()
         self._making_s = min(self._making_s, time.perf_counter() - begin)
-        self._retired.append(made)
-        self._retired_bytes += made.nbytes
+        self._retired.append(call)
+        self._retired_bytes += call.nbytes
         while self._retired_bytes > _RETIRED_BYTES and len(self._retired) > _PRIMING_CALLS:
             self._retired_bytes -= self._retired.popleft().nbytes
-        return made
+        return call
 
     def _check(self, call: TimedCall, result: Any) -> None:
         """Compare a result with the verified one (WrongResultError)."""
@@ -237,7 +237,7 @@ class _Runner:
         """True if the intervals of all clocks are narrow enough."""
         for samples in (self.samples.host_ns, self.samples.device_ns):
             if samples:
-                found = interval(samples)
-                if found.high_ns - found.low_ns > 2 * width * found.median_ns:
+                bounds = interval(samples)
+                if bounds.high_ns - bounds.low_ns > 2 * width * bounds.median_ns:
                     return False
         return True
