@@ -49,7 +49,7 @@ def _problem(
     drawn = base.settings.get("examples")
     if not isinstance(drawn, int) or drawn < examples:
         return f"it drew {drawn} cases for each operation, this run draws {examples}"
-    devices = {one.pair: one.device for one in base.operations}
+    devices = {result.pair: result.device for result in base.operations}
     names = [operation.name for operation in operations]
     interfaces = base.settings.get("interfaces") or {}
     for candidate in candidates:

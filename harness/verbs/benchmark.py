@@ -67,7 +67,7 @@ class Benchmark:
     def cases(self) -> list[Sourced]:
         """Every case that will be timed, once."""
         timed = [*self.timed, *(case for step in self.steps for case in step.cases)]
-        return list({one.case.id: one.sourced for one in timed}.values())
+        return list({entry.case.id: entry.sourced for entry in timed}.values())
 
     def time(self, run: RunBuilder, plan: Plan, ledgers: Path) -> None:
         """Time the verified cases; set the run's benchmark, settings, notes and verdict.
@@ -158,10 +158,10 @@ class Benchmark:
         bench = run.bench = msgspec.structs.replace(run.bench, history=history)
         if not options.baseline:
             return
-        found = bench.baseline
-        if reason := uncompared_reason(found):
+        baseline = bench.baseline
+        if reason := uncompared_reason(baseline):
             problems.append(reason)
-        problems += [f"{label} is in the baseline and was not timed" for label in found.lost]
+        problems += [f"{label} is in the baseline and was not timed" for label in baseline.lost]
         found_worse = worse(bench)
         if found_worse and run.verdict != "FAIL":
             first = found_worse[0]

@@ -54,12 +54,12 @@ def campaign(
     Raise UsageError before anything runs, InfrastructureError if there are no workers.
     """
     require_ray()
-    given = _verify_options(options)
-    plan = _plan(options, given)
+    verify_options = _verify_options(options)
+    plan = _plan(options, verify_options)
     output = Output(options.out)
     try:
         driver, interrupted = _work(options, plan, make_pool)
-        run = campaign_run(driver, plan, given, command, interrupted=interrupted)
+        run = campaign_run(driver, plan, verify_options, command, interrupted=interrupted)
         write_cases(driver, output.scratch)
     except BaseException:
         output.discard()
@@ -78,7 +78,7 @@ def _work(options: CampaignOptions, plan: Plan, make_pool: PoolMaker) -> tuple[D
         aim = _aim(options, plan, seed)
         progress = CampaignProgress()
         with closing(make_pool(options.address, plan.jobs, examples)) as pool:
-            driver = Driver(aim, ledger, examples, pool, progress.told, progress.tick)
+            driver = Driver(aim, ledger, examples, pool, progress.on_line, progress.tick)
             progress.begin(driver)
             interrupt.watch()
             return driver, driver.work()
@@ -93,7 +93,7 @@ def _verify_options(options: CampaignOptions) -> VerifyOptions:
     return VerifyOptions(**{name: getattr(options, name) for name in names})
 
 
-def _plan(options: CampaignOptions, given: VerifyOptions) -> Plan:
+def _plan(options: CampaignOptions, verify_options: VerifyOptions) -> Plan:
     """Return operations, candidates and settings (UsageError)."""
     if not 0 < options.hours <= _MOST_HOURS:
         raise UsageError(
@@ -101,11 +101,11 @@ def _plan(options: CampaignOptions, given: VerifyOptions) -> Plan:
         )
     if options.tasks < 0:
         raise UsageError(f"--tasks is {options.tasks}, expected a number of at least 0")
-    check_run(given)
+    check_run(verify_options)
     use_operations(options.definitions)
-    operations, candidates = pick_operations(options.ops), pick_candidates(given)
-    if not given.candidates:  # a GPU of this machine adds its own
-        candidates = [one for one in candidates if one.device == "cpu"]
+    operations, candidates = pick_operations(options.ops), pick_candidates(verify_options)
+    if not verify_options.candidates:  # a GPU of this machine adds its own
+        candidates = [candidate for candidate in candidates if candidate.device == "cpu"]
     for candidate in candidates:
         if candidate.device != "cpu":
             raise UsageError(
@@ -170,10 +170,10 @@ def _check_same(begun: Begun, options: CampaignOptions, plan: Plan) -> int:
     seed = begun.seed if options.seed is None else options.seed
     pairs = {name: (begun.options.get(name, ""), ours[name]) for name in ours}
     pairs["--seed"] = str(begun.seed), str(seed)
-    for name, (theirs, given) in pairs.items():
-        if theirs != given:
+    for name, (theirs, own) in pairs.items():
+        if theirs != own:
             raise UsageError(
                 f"--out {options.out} has a campaign of other options: {name} was {theirs}, now "
-                f"{given}; give the same, or name another folder"
+                f"{own}; give the same, or name another folder"
             )
     return seed

@@ -19,7 +19,7 @@ class CampaignProgress:
     """Prints what a campaign does."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, str, Root]] = set()
+        self._printed: set[tuple[str, str, Root]] = set()
         self._due = 0.0
         self._cases = 0
         """Cases of earlier drivers."""
@@ -33,28 +33,29 @@ class CampaignProgress:
         if state.tasks:
             say(
                 f"goes on after {many(state.tasks, 'task')}, {many(state.cases, 'case')}, "
-                f"{many(state.found, 'finding')}, {_clock(state.worked_s)}"
+                f"{many(state.num_root_causes, 'finding')}, {_clock(state.worked_s)}"
             )
         for pair, known in state.pairs.items():
-            self._told |= {(*pair, root) for root in known.known}
+            self._printed |= {(*pair, root) for root in known.known}
         say(
             f"campaign of {many(len(driver.aim.pairs), 'pair')} of operation and candidate, "
             f"{many(driver.pool.size(), 'worker')}, seed {driver.aim.settings.seed}"
         )
 
-    def told(self, _driver: Driver, line: Line, _new: int) -> None:
+    def on_line(self, _driver: Driver, line: Line, _new: int) -> None:
         """Print a line for each finding that is new, and for a task without a verdict."""
         if isinstance(line, TaskEnded):
             result = line.answer.outcome.result
             if result.verdict == "UNVERIFIED":
                 say(f"UNVERIFIED  {result.name} [{result.candidate}] {result.reason}")
         elif isinstance(line, Shrunk):
-            for one in line.answer.outcome.findings:
-                key = (*line.pair, one.root)
-                if key not in self._told:
-                    self._told.add(key)
+            for finding in line.answer.outcome.findings:
+                key = (*line.pair, finding.root)
+                if key not in self._printed:
+                    self._printed.add(key)
                     say(
-                        f"FOUND       {one.operation} [{one.candidate}] ({one.kind}): {one.message}"
+                        f"FOUND       {finding.operation} [{finding.candidate}] "
+                        f"({finding.kind}): {finding.message}"
                     )
 
     def tick(self, driver: Driver) -> None:
@@ -72,8 +73,9 @@ class CampaignProgress:
         names = listed([pair.operation for pair in growing], _NAMED)
         say(
             f"{_clock(driver.worked_s)}  {many(state.tasks, 'task')}, "
-            f"{many(state.cases, 'case')} ({rate:.0f} cases/s), {many(state.found, 'finding')}, "
-            f"{driver.pool.size()} workers, growing: {names or 'none'}"
+            f"{many(state.cases, 'case')} ({rate:.0f} cases/s), "
+            f"{many(state.num_root_causes, 'finding')}, {driver.pool.size()} workers, "
+            f"growing: {names or 'none'}"
         )
 
 

@@ -96,7 +96,7 @@ def write_cases(driver: Driver, folder: Path) -> None:
             continue
         path = folder / f"ledger-{number:05}.jsonl"
         ledger = Ledger(path, pair.operation, pair.candidate)
-        for found in state.known.values():
-            ledger.announce(found.smallest)
-            ledger.settle(found.smallest.case, Explained((found.failure,)))
+        for root_cause in state.known.values():
+            ledger.announce(root_cause.smallest)
+            ledger.settle(root_cause.smallest.case, Explained((root_cause.failure,)))
         ledger.close()

@@ -12,11 +12,11 @@ _JSON = "as-json"
 """The option that selects the format; it is not printed."""
 
 
-def print_settings(found: list[Setting]) -> None:
+def print_settings(listed: list[Setting]) -> None:
     """Print a line for each option, or one JSON object with `--json`."""
-    shown = [one for one in found if one.option != _JSON]
-    if not any(one.value for one in found if one.option == _JSON):
+    shown = [setting for setting in listed if setting.option != _JSON]
+    if not any(setting.value for setting in listed if setting.option == _JSON):
         say("\n".join(setting_lines(shown)))
         return
-    tree = {one.option: {"value": one.value, "source": one.source} for one in shown}
+    tree = {setting.option: {"value": setting.value, "source": setting.source} for setting in shown}
     say(json.dumps(escape_tree(json.loads(json.dumps(tree, default=str))), indent=2))

@@ -86,7 +86,7 @@ def _number(value: Any, _folder: Path) -> float:
 
 def _texts(value: Any, _folder: Path) -> list[str]:
     words = "a list of texts"
-    return [str(_is(one, str, words)) for one in _is(value, list, words)]
+    return [str(_is(text, str, words)) for text in _is(value, list, words)]
 
 
 def _commas(value: Any, folder: Path) -> str:
@@ -113,7 +113,7 @@ def _inner_path(value: Any, folder: Path) -> Path:
 
 
 def _paths(value: Any, folder: Path) -> list[Path]:
-    return [_path(one, folder) for one in _texts(value, folder)]
+    return [_path(text, folder) for text in _texts(value, folder)]
 
 
 def _candidates(value: Any, folder: Path) -> list[str]:
@@ -166,37 +166,37 @@ KEYS: dict[str, _Key] = {
 """Keys of the table, in the order in which the documents list them."""
 
 
-def configured(options: type[_Options], given: Mapping[str, Any]) -> _Options:
-    """Return the options: what is `given`, then the nearest pyproject.toml, then the defaults.
+def configured(options: type[_Options], flags: Mapping[str, Any]) -> _Options:
+    """Return the options: those of `flags`, then the nearest pyproject.toml, then the defaults.
 
-    `given` maps fields of the dataclass to values. Name candidates of the file on standard error.
+    `flags` maps fields of the dataclass to values. Name candidates of the file on standard error.
     Raise ConfigError.
     """
     held = _read(options)
-    if "candidates" in held and "candidates" not in given:
+    if "candidates" in held and "candidates" not in flags:
         place, names = held["candidates"]
         complain(f"{place}: {', '.join(names)}")
-    return options(**{**{name: value for name, (_, value) in held.items()}, **given})
+    return options(**{**{name: value for name, (_, value) in held.items()}, **flags})
 
 
-def settings(options: type[Any], given: Mapping[str, Any]) -> list[Setting]:
+def settings(options: type[Any], flags: Mapping[str, Any]) -> list[Setting]:
     """Return the value of each option with its source, in the order of the options (ConfigError).
 
-    `given` maps fields of the dataclass to values.
+    `flags` maps fields of the dataclass to values.
     """
     held = _read(options)
     keys = {key.field: name for name, key in KEYS.items()}
-    found = []
+    listed = []
     for declared in fields(options):
         name = keys.get(declared.name, declared.name.replace("_", "-"))
-        if declared.name in given:
-            found.append(Setting(name, given[declared.name], "flag"))
+        if declared.name in flags:
+            listed.append(Setting(name, flags[declared.name], "flag"))
         elif declared.name in held:
             place, value = held[declared.name]
-            found.append(Setting(name, value, place))
+            listed.append(Setting(name, value, place))
         else:
-            found.append(Setting(name, _default(declared), "default"))
-    return found
+            listed.append(Setting(name, _default(declared), "default"))
+    return listed
 
 
 def find_file(start: Path | None = None) -> Path | None:
@@ -274,9 +274,9 @@ def _default(declared: Field[Any]) -> Any:
     return declared.default_factory() if declared.default_factory is not MISSING else None
 
 
-def setting_lines(found: list[Setting]) -> Iterator[str]:
+def setting_lines(listed: list[Setting]) -> Iterator[str]:
     """Yield a line for each setting: name, value, source."""
-    shown = [(one.option, value_text(one.value), one.source) for one in found]
+    shown = [(setting.option, value_text(setting.value), setting.source) for setting in listed]
     widths = [max(len(row[column]) for row in shown) for column in (0, 1)]
     for name, value, source in shown:
         yield f"{name:<{widths[0]}}  {value:<{widths[1]}}  {source}"

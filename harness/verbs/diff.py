@@ -64,10 +64,10 @@ def _lines(comparison: Comparison) -> Iterator[str]:
 
 
 def _changes(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    for one in comparison.lost:
-        yield "LOST VERDICT", f"{one.operation} [{one.candidate}] was {one.verdict}: {one.reason}"
-    for one in comparison.gained:
-        yield "NEW VERDICT ", f"{one.operation} [{one.candidate}] is {one.verdict}: {one.reason}"
+    for row in comparison.lost:
+        yield "LOST VERDICT", f"{row.operation} [{row.candidate}] was {row.verdict}: {row.reason}"
+    for row in comparison.gained:
+        yield "NEW VERDICT ", f"{row.operation} [{row.candidate}] is {row.verdict}: {row.reason}"
 
 
 def _counts(comparison: Comparison) -> str:

@@ -34,18 +34,18 @@ def judged_elsewhere(
     """
     if options.only or candidate.name != BUILT_IN[0].name:
         return results
-    by_id = {one.mutant.id: one for one in results}
+    by_id = {result.mutant.id: result for result in results}
     operations = {mutant.id: names for mutant, names in planned}
     for other in BUILT_IN[1:]:
-        left = [one for one in by_id.values() if one.fate == "survived"]
+        left = [result for result in by_id.values() if result.fate == "survived"]
         if not left:
             break
         say(f"{len(left):,} survivors: {other.name}")
-        names = {name for one in left for name in operations[one.mutant.id]}
-        ids = [one.mutant.id for one in left]
-        for one in _judged(other, ids, names, options):
-            if one.fate in KILLED or (one.cases and not by_id[one.mutant.id].cases):
-                by_id[one.mutant.id] = one
+        names = {name for result in left for name in operations[result.mutant.id]}
+        ids = [result.mutant.id for result in left]
+        for result in _judged(other, ids, names, options):
+            if result.fate in KILLED or (result.cases and not by_id[result.mutant.id].cases):
+                by_id[result.mutant.id] = result
     return list(by_id.values())
 
 
@@ -56,16 +56,16 @@ def _judged(
     folder.mkdir(parents=True, exist_ok=True)
     only = folder / "only.txt"
     only.write_text("\n".join(ids) + "\n", encoding="utf-8")
-    made = folder / "mutants.json"
-    made.unlink(missing_ok=True)
+    report = folder / "mutants.json"
+    report.unlink(missing_ok=True)
     numbers = {"examples", "budget", "seed", "jobs", "deep"}
     command = [sys.executable, "-m", "attnproof", "mutants", "--candidate", candidate.name]
     command += ["--only", str(only), "--out", str(folder), "--ops", ",".join(sorted(operations))]
-    given = {name: getattr(options, name) for name in sorted(numbers)}
-    for name, value in given.items():
+    flags = {name: getattr(options, name) for name in sorted(numbers)}
+    for name, value in flags.items():
         command += [f"--{name}", str(value)] if value is not None else []
     subprocess.run([*command, *["--restart"] * options.restart], check=False)
-    return _results(made)
+    return _results(report)
 
 
 def _results(file: Path) -> list[Result]:

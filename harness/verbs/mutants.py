@@ -65,7 +65,7 @@ def examine_mutants(options: MutantsOptions) -> int:
     if not root_of(module).is_absolute():
         raise UsageError(f"candidate {candidate.name} has no source file: name a file or package")
     candidate = with_named_interface(candidate, module)
-    offered = [one for one in operations if offered_by(module, one, candidate.interface)]
+    offered = [op for op in operations if offered_by(module, op, candidate.interface)]
     if not offered:
         raise UsageError(f"candidate {candidate.name} offers none of the operations asked for")
     _prepare_process(candidate, offered)
@@ -78,26 +78,26 @@ def examine_mutants(options: MutantsOptions) -> int:
     made_with = {mutant.file: _hash(options, candidate, mutant.file) for mutant, _ in planned}
     file = options.out / "results.jsonl"
 
-    def key_of(one: Planned) -> str:
-        mutant, names = one
+    def key_of(entry: Planned) -> str:
+        mutant, names = entry
         return Result(mutant, names[0], "killed", made_with=made_with[mutant.file]).key
 
     done = {} if options.restart else _read(file)
     results = [_reviewed(done[key]) for key in map(key_of, planned) if key in done]
-    work = [one for one in planned if key_of(one) not in done]
+    work = [entry for entry in planned if key_of(entry) not in done]
     if results:
         say(f"{len(results):,} of them judged by an earlier run ({file})")
     if not options.deep:  # to judge one of the reviewed list would take all of its time
-        reviewed = [one for one in work if not needs_judging(one[0])]
-        results += [_reviewed(Result(one, names[0], "survived")) for one, names in reviewed]
-        work = [one for one in work if one not in reviewed]
+        reviewed = [entry for entry in work if not needs_judging(entry[0])]
+        results += [_reviewed(Result(mutant, names[0], "survived")) for mutant, names in reviewed]
+        work = [entry for entry in work if entry not in reviewed]
     with _opened(file, restart=options.restart) as ledger:
         try:
             # The command line ends the process at an interrupt until a verb handles it.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             arguments = queue.arguments(work, _budget_s(options, candidate))
-            for given, result in in_processes(judge, arguments, jobs):
-                mutant, *_, rounds = given
+            for job, result in in_processes(judge, arguments, jobs):
+                mutant, *_, rounds = job
                 ended = result or Result(mutant, rounds[0].operation, "killed", oracle="process")
                 queue.learn(ended)
                 ended = msgspec.structs.replace(ended, made_with=made_with[mutant.file])
@@ -139,12 +139,12 @@ def _planned(queue: Queue, candidate: Candidate, options: MutantsOptions) -> lis
         raise UsageError(f"candidate {candidate.name}: none of its own functions is called")
     if options.only:
         ids = _ids(options.only)
-        planned = [one for one in planned if one[0].id in ids]
+        planned = [entry for entry in planned if entry[0].id in ids]
         if not planned:
             raise UsageError(f"--only {options.only}: no id of a mutant of {candidate.name}")
     if options.sample and options.sample < len(planned):
         planned = random.Random(options.seed).sample(planned, options.sample)
-        planned.sort(key=lambda one: one[1])  # first results let the cases that kill come first
+        planned.sort(key=lambda entry: entry[1])  # first results let the cases that kill come first
     return planned
 
 
@@ -236,32 +236,32 @@ def _prepared(
     """Return the cases of each operation that pass without a mutant."""
     prepared: dict[str, Prepared] = {}
     numbers = (options.examples, options.deep, options.seed)
-    work = [(one.name, module, candidate, reach, *numbers) for one in operations]
-    for given, made in in_processes(prepare, work, jobs):
-        name = given[0]
-        if made is None:
+    work = [(op.name, module, candidate, reach, *numbers) for op in operations]
+    for job, prep in in_processes(prepare, work, jobs):
+        name = job[0]
+        if prep is None:
             raise UsageError(f"{name} of {candidate.name} ends its process without a mutant")
-        if not made.accepted:
+        if not prep.accepted:
             say(f"{name}: left out, as {candidate.name} fails every valid case without a mutant")
             continue
-        if made.failed:
-            say(f"{name}: {made.failed} cases left out, which {candidate.name} fails already")
-        prepared[name] = made
+        if prep.failed:
+            say(f"{name}: {prep.failed} cases left out, which {candidate.name} fails already")
+        prepared[name] = prep
     if not prepared:
         raise UsageError(f"candidate {candidate.name} fails every valid case: verify it first")
-    return {one.name: prepared[one.name] for one in operations if one.name in prepared}
+    return {op.name: prepared[op.name] for op in operations if op.name in prepared}
 
 
 def _read(file: Path) -> dict[str, Result]:
     """Return the results of an earlier run, by key; a line that was cut off is left out."""
-    found = {}
+    by_key = {}
     for line in read_regular(file).splitlines() if file.exists() else []:
         try:
             result: Result = decode_json(line, Result)
         except DamagedError:
             continue
-        found[result.key] = result
-    return found
+        by_key[result.key] = result
+    return by_key
 
 
 def _reviewed(result: Result) -> Result:
@@ -286,7 +286,7 @@ def _line(result: Result) -> str:
 
 def _score(results: list[Result]) -> float:
     """Return killed / (killed + survived)."""
-    fates = Counter(one.fate for one in results)
+    fates = Counter(result.fate for result in results)
     killed = sum(fates[fate] for fate in KILLED)
     judged = killed + fates["survived"]
     return killed / judged if judged else 1.0
@@ -302,9 +302,9 @@ def _table(results: list[Result]) -> Table:
         if result.fate != "not planted":
             by_operation[result.operation].append(result)
     for operation, group in by_operation.items():
-        fates = Counter(one.fate for one in group)
-        killed = [one for one in group if one.fate in KILLED]
-        oracles = Counter(one.oracle for one in killed).most_common(3)
+        fates = Counter(result.fate for result in group)
+        killed = [result for result in group if result.fate in KILLED]
+        oracles = Counter(result.oracle for result in killed).most_common(3)
         judged = len(killed) + fates["survived"]
         table.add_row(
             operation,
@@ -314,15 +314,15 @@ def _table(results: list[Result]) -> Table:
             str(fates["survived"]),
             str(fates["equivalent"]),
             f"{len(killed) / judged:.1%}" if judged else "",
-            f"{sum(one.cases for one in killed) / len(killed):.0f}" if killed else "",
-            f"{sum(one.seconds for one in group):.0f}",
+            f"{sum(result.cases for result in killed) / len(killed):.0f}" if killed else "",
+            f"{sum(result.seconds for result in group):.0f}",
             ", ".join(f"{oracle} {count}" for oracle, count in oracles),
         )
     return table
 
 
 def _summary(results: list[Result], score: float) -> str:
-    fates = Counter(one.fate for one in results)
+    fates = Counter(result.fate for result in results)
     killed = sum(fates[fate] for fate in KILLED)
     return (
         f"mutation score {score:.1%}: {killed:,} killed ({fates['timed out']} of them timed out), "
@@ -336,5 +336,5 @@ def _record(results: list[Result], candidate: Candidate, score: float) -> dict[s
         "schema": "attnproof.mutants/1",
         "candidate": candidate.name,
         "score": round(score, 4),
-        "results": [msgspec.to_builtins(one) | {"id": one.mutant.id} for one in results],
+        "results": [msgspec.to_builtins(result) | {"id": result.mutant.id} for result in results],
     }

@@ -74,8 +74,8 @@ def _first_finding(interim: Outcome) -> str:
 
 
 def _lines(outcome: Outcome) -> list[str]:
-    found = [f"    {_described(finding)}" for finding in outcome.findings]
-    return [line(outcome.result), *map(escape_line, found)]
+    findings = [f"    {_described(finding)}" for finding in outcome.findings]
+    return [line(outcome.result), *map(escape_line, findings)]
 
 
 def _described(finding: Finding) -> str:

@@ -151,7 +151,7 @@ def _replay_on(
 
 def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
     case = worker.fitted(case)
-    found = (
+    observed = (
         worker.judge(case).failures
         or failures_of_further_calls(worker, case)
         or failures_of_earlier_calls(worker, case)
@@ -161,9 +161,9 @@ def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
     )
     worker.end_process()
     if worker.survivors:
-        found = (*found, left_behind(worker.survivors))
+        observed = (*observed, left_behind(worker.survivors))
     candidate = worker.candidate
-    explained = explain(deviations_of(candidate), case, found, candidate.judged)
+    explained = explain(deviations_of(candidate), case, observed, candidate.judged)
     if case.before:
         unknown, advice = (
             tuple(named_by_calls(failure, case) for failure in failures)

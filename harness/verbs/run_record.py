@@ -56,9 +56,9 @@ def record_run(
             "jobs": plan.jobs,
             "contract": options.fail_on or options.contract,
             "interface": options.interface,
-            "interfaces": {one.name: one.interface for one in plan.candidates if one.interface},
+            "interfaces": {c.name: c.interface for c in plan.candidates if c.interface},
             "reasons for interfaces": {
-                one.name: one.interface_reason for one in plan.candidates if one.interface
+                c.name: c.interface_reason for c in plan.candidates if c.interface
             },
             "interrupted": interrupted,
         },
@@ -68,9 +68,10 @@ def record_run(
         notes=[*_stale_notes(plan), *(note for outcome in outcomes for note in outcome.notes)],
         deviations=[
             msgspec.structs.replace(
-                found, shown=found.shown and _with_command(found.shown, plan.candidates, options)
+                deviation,
+                shown=deviation.shown and _with_command(deviation.shown, plan.candidates, options),
             )
-            for found in deviations
+            for deviation in deviations
         ],
     )
 
@@ -93,15 +94,17 @@ def _with_command(finding: Finding, candidates: list[Candidate], options: Verify
         return finding
     candidate = next(c for c in candidates if c.name == finding.candidate)
     plain = candidate.lane == "cpu" or candidate in BUILT_IN
-    given = candidate.deviations == tuple(dict.fromkeys(options.deviations))
+    by_option = candidate.deviations == tuple(dict.fromkeys(options.deviations))
     words = ["attnproof", "replay", shell_path(options.out / finding.case_path)]
     words += ["--candidate", shell_path(name_of(candidate))]
     if finding.operation in own_names():
-        words += [word for one in sources_in_use() for word in ("--operations", shell_path(one))]
+        words += [
+            word for source in sources_in_use() for word in ("--operations", shell_path(source))
+        ]
     words += [] if plain else ["--device", candidate.lane]
     usual = ENGINE if candidate.target not in (OPTIMIZED, REFERENCE) else STRICT
     words += [] if finding.kind in usual else ["--contract", "strict"]
-    for name in candidate.deviations if given else ():
+    for name in candidate.deviations if by_option else ():
         words += ["--deviations", shell_path(name)]
     words += ["--interface", options.interface] if options.interface else []
     return msgspec.structs.replace(finding, command=shell_command(words))

@@ -103,9 +103,9 @@ def _target(path: Path, name: str) -> _Target:
     except (OSError, ValueError, DamagedError) as error:
         text = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{shown}: {escape_line(text)}") from None
-    named = {one.name: one for one in tree.body if isinstance(one, _Target)}
+    named = {node.name: node for node in tree.body if isinstance(node, _Target)}
     if name not in named:
-        listed = ", ".join(sorted(one for one in named if not one.startswith("_"))) or "none"
+        listed = ", ".join(sorted(key for key in named if not key.startswith("_"))) or "none"
         raise UsageError(f"{shown} has no function or class {name}; it has {listed}")
     functions = _functions(named[name])
     if not functions:
@@ -123,18 +123,18 @@ def _functions(target: _Target) -> list[ast.FunctionDef]:
     """Return the function, or the methods of a class that are its instantiation and its steps."""
     if isinstance(target, ast.FunctionDef):
         return [target]
-    parts = (one for one in target.body if isinstance(one, ast.FunctionDef))
-    methods = [one for one in parts if not one.decorator_list]  # a property is no step
-    return [one for one in methods if one.name == "__init__" or not one.name.startswith("_")]
+    parts = (node for node in target.body if isinstance(node, ast.FunctionDef))
+    methods = [node for node in parts if not node.decorator_list]  # a property is no step
+    return [node for node in methods if node.name == "__init__" or not node.name.startswith("_")]
 
 
 def scaffold(target: _Target, file: str) -> str:
     """Return the text of a definition of the function or class."""
     is_class = isinstance(target, ast.ClassDef)
     functions = _functions(target)
-    parts = [_signature(one, with_steps=one is functions[0]) for one in functions]
-    body = "\n".join(textwrap.indent(one, "    ") for one in parts) if is_class else parts[0]
-    words = set(re.findall(r"\w+", "\n".join(_code_of(one) for one in parts)))
+    parts = [_signature(function, with_steps=function is functions[0]) for function in functions]
+    body = "\n".join(textwrap.indent(part, "    ") for part in parts) if is_class else parts[0]
+    words = set(re.findall(r"\w+", "\n".join(_code_of(part) for part in parts)))
     names = sorted(words & {"Array", "Int", *_ROLES} | {"operation"})
     decorator = (
         "# 1. Name the attributes to compare after each step: state=('num_rows',).\n"
@@ -169,8 +169,8 @@ def _signature(function: ast.FunctionDef, *, with_steps: bool) -> str:
     """Return a function with declarations, perhaps with comments on what is left to write."""
     parameters = list(_parameters(function))
     result = _result(function, parameters)
-    star = next((i for i, one in enumerate(parameters) if one.keyword_only), None)
-    lines = [str(one) for one in parameters]
+    star = next((i for i, parameter in enumerate(parameters) if parameter.keyword_only), None)
+    lines = [str(parameter) for parameter in parameters]
     if star is not None:
         lines.insert(star, "    *,\n")
     if function.args.args[:1] and function.args.args[0].arg == "self":
@@ -188,27 +188,27 @@ def _signature(function: ast.FunctionDef, *, with_steps: bool) -> str:
 
 
 def _parameters(function: ast.FunctionDef) -> Iterator[_Parameter]:
-    given = function.args
-    listed = [(one, False) for one in (*given.posonlyargs, *given.args) if one.arg != "self"]
-    defaults: list[ast.expr | None] = [None] * (len(listed) - len(given.defaults))
-    defaults += [*given.defaults, *given.kw_defaults]
-    listed += [(one, True) for one in given.kwonlyargs]
+    args = function.args
+    listed = [(arg, False) for arg in (*args.posonlyargs, *args.args) if arg.arg != "self"]
+    defaults: list[ast.expr | None] = [None] * (len(listed) - len(args.defaults))
+    defaults += [*args.defaults, *args.kw_defaults]
+    listed += [(arg, True) for arg in args.kwonlyargs]
     # A parameter without a default may not follow one that keeps its own.
-    positional = [*zip(listed, defaults, strict=False)][: len(listed) - len(given.kwonlyargs)]
-    kept = takewhile(lambda one: _is_kept(one[1]), reversed(positional))
-    with_default = {one.arg for (one, _), _ in kept} | {one.arg for one in given.kwonlyargs}
+    positional = [*zip(listed, defaults, strict=False)][: len(listed) - len(args.kwonlyargs)]
+    kept = takewhile(lambda pair: _is_kept(pair[1]), reversed(positional))
+    with_default = {arg.arg for (arg, _), _ in kept} | {arg.arg for arg in args.kwonlyargs}
     taken: set[str] = set()
     axes = iter(["N", *(f"N{index}" for index in range(2, len(listed) + 2))])
-    for (one, keyword_only), default in zip(listed, defaults, strict=True):
-        annotated = ast.unparse(one.annotation) if one.annotation is not None else ""
+    for (arg, keyword_only), default in zip(listed, defaults, strict=True):
+        annotated = ast.unparse(arg.annotation) if arg.annotation is not None else ""
         value = _value(default)
-        hint, note = _declared(one.arg, annotated, value, taken, axes)
+        hint, note = _declared(arg.arg, annotated, value, taken, axes)
         text = ""
-        if _is_kept(default) and one.arg in with_default:
+        if _is_kept(default) and arg.arg in with_default:
             text = repr(value)
         if value is None and default is not None:
             hint = f"{hint} | None"
-        yield _Parameter(one.arg, hint, note, text, keyword_only)
+        yield _Parameter(arg.arg, hint, note, text, keyword_only)
 
 
 def _is_kept(default: ast.expr | None) -> bool:
@@ -257,12 +257,12 @@ def _result(function: ast.FunctionDef, parameters: list[_Parameter]) -> str:
     annotated = ast.unparse(function.returns) if function.returns is not None else ""
     if annotated in ("int", "bool", "float", "None"):
         return annotated
-    if not annotated and any("written=True" in one.hint for one in parameters):
+    if not annotated and any("written=True" in parameter.hint for parameter in parameters):
         return "None"
     array = 'Annotated[torch.Tensor, Array(shape=("?",))]'
-    found = re.fullmatch(r"[tT]uple\[(.+)\]", annotated)
-    if found and "..." not in annotated and "[" not in found[1]:
-        parts = [one.strip() for one in found[1].split(",")]
+    match = re.fullmatch(r"[tT]uple\[(.+)\]", annotated)
+    if match and "..." not in annotated and "[" not in match[1]:
+        parts = [part.strip() for part in match[1].split(",")]
         return f"tuple[{', '.join(p if p in ('int', 'bool', 'float') else array for p in parts)}]"
     return array
 

@@ -92,7 +92,7 @@ def pick_corpus(folder: Path | None) -> list[Sourced]:
         cases = read_corpus(folder)
     except CaseError as error:
         raise UsageError(str(error)) from None
-    return [structs.replace(one, source=escape_line(one.source)) for one in cases]
+    return [structs.replace(entry, source=escape_line(entry.source)) for entry in cases]
 
 
 def unused_corpus(
@@ -100,14 +100,14 @@ def unused_corpus(
 ) -> list[str]:
     """Return a note on the cases of a corpus that this run leaves out, with their files."""
     by_name = {operation.name: operation for operation in operations}
-    unasked = [one for one in corpus if one.case.operation not in by_name]
+    unasked = [entry for entry in corpus if entry.case.operation not in by_name]
     notes = [_unused(unasked, corpus, "their operations are not among those of --ops")]
-    asked = [one for one in corpus if one.case.operation in by_name and one.case.fault]
+    asked = [entry for entry in corpus if entry.case.operation in by_name and entry.case.fault]
     for device in dict.fromkeys(candidate.device for candidate in candidates):
         absent = [
-            one
-            for one in asked
-            if not has_fault(by_name[one.case.operation], one.case.fault, device)
+            entry
+            for entry in asked
+            if not has_fault(by_name[entry.case.operation], entry.case.fault, device)
         ]
         notes.append(_unused(absent, corpus, f"their faults do not exist on the device {device}"))
     return [note for note in notes if note]
@@ -116,5 +116,5 @@ def unused_corpus(
 def _unused(unused: list[Sourced], corpus: list[Sourced], why: str) -> str:
     if not unused:
         return ""
-    files = listed([f"{one.source} ({one.case.operation})" for one in unused], _NAMED_FILES)
+    files = listed([f"{entry.source} ({entry.case.operation})" for entry in unused], _NAMED_FILES)
     return f"{len(unused):,} of {many(len(corpus), 'case')} of the corpus: {why}: {files}"

@@ -47,7 +47,7 @@ def measure(options: StrengthOptions) -> int:
         seen.append(sighting)
         if not options.json:
             say(_line(sighting))
-    seen.sort(key=lambda one: (one.side == "after", one.pair, one.seed))
+    seen.sort(key=lambda sighting: (sighting.side == "after", sighting.pair, sighting.seed))
     encoded = msgspec.json.format(msgspec.json.encode(_record(seen)), indent=2)
     _write(options.out / "strength.json", encoded)
     if options.json:
@@ -84,21 +84,21 @@ def _picked(names: list[str]) -> list[int]:
 
 
 def _missed(seen: list[Sighting]) -> list[Sighting]:
-    return [one for one in seen if one.side == "before" and not one.findings]
+    return [sighting for sighting in seen if sighting.side == "before" and not sighting.findings]
 
 
 def _alarms(seen: list[Sighting]) -> list[Sighting]:
-    return [one for one in seen if one.side == "after" and one.findings]
+    return [sighting for sighting in seen if sighting.side == "after" and sighting.findings]
 
 
-def _line(one: Sighting) -> str:
-    pair = all_pairs()[one.pair]
-    what = f"{pair.id} {pair.operation} {one.side}, seed {one.seed}"
-    if one.findings:
-        verdict = "FOUND" if one.side == "before" else "FALSE ALARM"
-        return f"{verdict:11} {what}: {one.findings[0]} ({one.seconds} s)"
-    verdict = "MISSED" if one.side == "before" else "NO ALARM"
-    return f"{verdict:11} {what}: {one.cases} cases ({one.seconds} s)"
+def _line(sighting: Sighting) -> str:
+    pair = all_pairs()[sighting.pair]
+    what = f"{pair.id} {pair.operation} {sighting.side}, seed {sighting.seed}"
+    if sighting.findings:
+        verdict = "FOUND" if sighting.side == "before" else "FALSE ALARM"
+        return f"{verdict:11} {what}: {sighting.findings[0]} ({sighting.seconds} s)"
+    verdict = "MISSED" if sighting.side == "before" else "NO ALARM"
+    return f"{verdict:11} {what}: {sighting.cases} cases ({sighting.seconds} s)"
 
 
 def _table(seen: list[Sighting]) -> Table:
@@ -106,14 +106,14 @@ def _table(seen: list[Sighting]) -> Table:
     for heading in ("thread", "operation", "then", "found by", "requests", "tokens", "s"):
         table.add_column(heading)
     by_pair: dict[int, list[Sighting]] = defaultdict(list)
-    for one in seen:
-        if one.side == "before":
-            by_pair[one.pair].append(one)
+    for sighting in seen:
+        if sighting.side == "before":
+            by_pair[sighting.pair].append(sighting)
     for number, runs in by_pair.items():
-        pair, found = all_pairs()[number], [one for one in runs if one.findings]
-        best = min(found, key=lambda one: (one.tokens, one.requests), default=None)
-        oracles = sorted({one.oracle for one in found})
-        share = f" ({len(found)} of {len(runs)})" if len(found) < len(runs) else ""
+        pair, hits = all_pairs()[number], [sighting for sighting in runs if sighting.findings]
+        best = min(hits, key=lambda sighting: (sighting.tokens, sighting.requests), default=None)
+        oracles = sorted({sighting.oracle for sighting in hits})
+        share = f" ({len(hits)} of {len(runs)})" if len(hits) < len(runs) else ""
         table.add_row(
             pair.id,
             pair.operation,
@@ -121,18 +121,18 @@ def _table(seen: list[Sighting]) -> Table:
             (", ".join(oracles) or "not found") + share,
             str(best.requests) if best else "",
             str(best.tokens) if best else "",
-            str(max(one.seconds for one in runs)),
+            str(max(sighting.seconds for sighting in runs)),
         )
     return table
 
 
 def _summary(seen: list[Sighting]) -> str:
-    before = [one for one in seen if one.side == "before"]
-    after = [one for one in seen if one.side == "after"]
-    found = len(before) - len(_missed(seen))
-    share = f" ({found / len(before):.0%})" if before else ""
+    before = [sighting for sighting in seen if sighting.side == "before"]
+    after = [sighting for sighting in seen if sighting.side == "after"]
+    recalled = len(before) - len(_missed(seen))
+    share = f" ({recalled / len(before):.0%})" if before else ""
     return (
-        f"recall: {found} of {len(before)} runs on bugs that shipped{share}; "
+        f"recall: {recalled} of {len(before)} runs on bugs that shipped{share}; "
         f"false alarms: {len(_alarms(seen))} of {len(after)} runs on correct backends"
     )
 
@@ -144,13 +144,13 @@ def _record(seen: list[Sighting]) -> dict[str, object]:
         "schema": "attnproof.strength/1",
         "summary": _summary(seen),
         "runs": [
-            msgspec.to_builtins(one)
+            msgspec.to_builtins(sighting)
             | {
-                "thread": pairs[one.pair].id,
-                "operation": pairs[one.pair].operation,
-                "mistake": pairs[one.pair].mistake,
-                "shown by": pairs[one.pair].shown_by,
+                "thread": pairs[sighting.pair].id,
+                "operation": pairs[sighting.pair].operation,
+                "mistake": pairs[sighting.pair].mistake,
+                "shown by": pairs[sighting.pair].shown_by,
             }
-            for one in seen
+            for sighting in seen
         ],
     }
