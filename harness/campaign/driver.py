@@ -72,7 +72,7 @@ class Driver:
     examples: Path
     """Folder of the example database."""
     pool: Pool
-    told: Callable[[Driver, Line, int], None]
+    on_line: Callable[[Driver, Line, int], None]
     """Called with each line and the number of pairs of cells that its task filled first."""
     tick: Callable[[Driver], None]
     """Called several times a second."""
@@ -234,7 +234,7 @@ class Driver:
 
     def _write(self, line: Line) -> None:
         self.ledger.append(line)
-        self.told(self, line, self.state.add(line))
+        self.on_line(self, line, self.state.add(line))
 
 
 def seed_of(seed: int, pair: Pair, number: int) -> int:

@@ -52,8 +52,8 @@ def examine(order: Order, folder: Path) -> Answer:
     steps = _sampled(drawn.count, drawn.seed)[drawn.part :: drawn.parts] if drawn else []
     plan = Plan([ALL[order.operation]], [order.candidate], settings, steps, [], 1)
     (outcome,), _ = run(plan, folder, _SILENT)
-    known = {found.root for found in settings.known}
-    brief = [_brief(one) if one.root in known else one for one in outcome.findings]
+    known = {root_cause.root for root_cause in settings.known}
+    brief = [_brief(finding) if finding.root in known else finding for finding in outcome.findings]
     if order.number is not None:
         outcome = msgspec.structs.replace(outcome, findings=brief)
     failing = set(database.fetch(key))

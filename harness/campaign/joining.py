@@ -58,64 +58,64 @@ def size_of(finding: Finding) -> tuple[int, int]:
     return finding.requests, finding.tokens
 
 
-def add_results(one: OperationResult, other: OperationResult) -> OperationResult:
+def add_results(result: OperationResult, other: OperationResult) -> OperationResult:
     """Return the first result with the counts of both."""
-    oracles = dict(one.oracles)
+    oracles = dict(result.oracles)
     for name, count in other.oracles.items():
         oracles[name] = _add_checks(oracles.get(name, OracleCount()), count)
-    features = {origin: dict(counts) for origin, counts in one.features.items()}
+    features = {origin: dict(counts) for origin, counts in result.features.items()}
     for origin, counts in other.features.items():
         features[origin] = _add(features.get(origin, {}), counts)
     return msgspec.structs.replace(
-        one,
-        cases=one.cases + other.cases,
-        checks=one.checks + other.checks,
-        failed=one.failed + other.failed,
-        known=one.known + other.known,
-        origins=_add(one.origins, other.origins),
+        result,
+        cases=result.cases + other.cases,
+        checks=result.checks + other.checks,
+        failed=result.failed + other.failed,
+        known=result.known + other.known,
+        origins=_add(result.origins, other.origins),
         oracles=oracles,
-        causes=tuple(sorted({*one.causes, *other.causes})),
+        causes=tuple(sorted({*result.causes, *other.causes})),
         features=features,
-        seconds=round(one.seconds + other.seconds, 3),
+        seconds=round(result.seconds + other.seconds, 3),
     )
 
 
-def add_deviations(one: DeviationResult, other: DeviationResult) -> DeviationResult:
+def add_deviations(deviation: DeviationResult, other: DeviationResult) -> DeviationResult:
     """Return a known deviation with the cases of both, and the smaller of their cases."""
-    shown = [each.shown for each in (one, other) if each.shown]
+    shown = [each.shown for each in (deviation, other) if each.shown]
     return msgspec.structs.replace(
-        one,
-        cases=one.cases + other.cases,
-        oracles=_union(one.oracles, other.oracles),
-        fields=_union(one.fields, other.fields),
-        kinds=_union(one.kinds, other.kinds),
+        deviation,
+        cases=deviation.cases + other.cases,
+        oracles=_union(deviation.oracles, other.oracles),
+        fields=_union(deviation.fields, other.fields),
+        kinds=_union(deviation.kinds, other.kinds),
         shown=min(shown, key=size_of, default=None),
     )
 
 
-def add_advice(one: Finding, other: Finding) -> Finding:
+def add_advice(finding: Finding, other: Finding) -> Finding:
     """Return the finding of the smaller case, with the cases of both."""
-    smaller = min((one, other), key=size_of)
-    seen = Seen(one)
-    seen.add(one)
+    smaller = min((finding, other), key=size_of)
+    seen = Seen(finding)
+    seen.add(finding)
     seen.add(other)
-    origins = [{o: e.cases for o, e in each.evidence.items()} for each in (one, other)]
-    told = seen.told_of(smaller, _add(*origins))
-    return msgspec.structs.replace(told, origin=smaller.origin, source=smaller.source)
+    origins = [{o: e.cases for o, e in each.evidence.items()} for each in (finding, other)]
+    advice = seen.told_of(smaller, _add(*origins))
+    return msgspec.structs.replace(advice, origin=smaller.origin, source=smaller.source)
 
 
-def _add(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in [*one, *other]}
+def _add(counts: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: counts.get(name, 0) + other.get(name, 0) for name in [*counts, *other]}
 
 
-def _add_checks(one: OracleCount, other: OracleCount) -> OracleCount:
+def _add_checks(count: OracleCount, other: OracleCount) -> OracleCount:
     return OracleCount(
-        checks=one.checks + other.checks,
-        failed=one.failed + other.failed,
-        known=one.known + other.known,
-        reason=one.reason and other.reason,
+        checks=count.checks + other.checks,
+        failed=count.failed + other.failed,
+        known=count.known + other.known,
+        reason=count.reason and other.reason,
     )
 
 
-def _union(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*one, *other)))
+def _union(names: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*names, *other)))

@@ -72,10 +72,10 @@ def carry_out(order: bytes, key: bytes, kept: list[bytes], keeper: Any) -> tuple
         start_s = _examiner.start_s
     shared, sent = SharedDatabase(keeper), set(kept)
     with tempfile.TemporaryDirectory(prefix="attnproof-") as folder:
-        found = DirectoryBasedExampleDatabase(Path(folder) / EXAMPLES)
+        database = DirectoryBasedExampleDatabase(Path(folder) / EXAMPLES)
 
         def share() -> None:
-            for value in set(found.fetch(key)) - sent:
+            for value in set(database.fetch(key)) - sent:
                 shared.save(key, value)
                 sent.add(value)
 

@@ -78,11 +78,11 @@ class PairState:
             self.problem = Reason(result.cause or Cause.TASK_DIED, result.reason, result.log)
         for finding in outcome.findings:
             self.seen.setdefault(finding.root, Seen(finding)).add(finding)
-        for found in outcome.found:
-            self.drawn.setdefault(found.root, found)
-        for one in outcome.advice:
-            old = self.advice.get(one.root)
-            self.advice[one.root] = add_advice(old, one) if old else one
+        for root_cause in outcome.found:
+            self.drawn.setdefault(root_cause.root, root_cause)
+        for advice in outcome.advice:
+            old = self.advice.get(advice.root)
+            self.advice[advice.root] = add_advice(old, advice) if old else advice
         for deviation in outcome.deviations:
             known = self.deviations.get(deviation.id)
             self.deviations[deviation.id] = add_deviations(known, deviation) if known else deviation
@@ -95,16 +95,17 @@ class PairState:
         outcome = answer.outcome
         features = self.growth.first(outcome.result.features)
         deviations = [
-            msgspec.structs.replace(one, shown=None)
-            if one.id in self.deviations and _is_larger(one.shown, self.deviations[one.id].shown)
-            else one
-            for one in outcome.deviations
+            msgspec.structs.replace(deviation, shown=None)
+            if deviation.id in self.deviations
+            and _is_larger(deviation.shown, self.deviations[deviation.id].shown)
+            else deviation
+            for deviation in outcome.deviations
         ]
         advice = [
-            msgspec.structs.replace(one, outputs=[], log="")
-            if one.root in self.advice and _is_larger(one, self.advice[one.root])
-            else one
-            for one in outcome.advice
+            msgspec.structs.replace(finding, outputs=[], log="")
+            if finding.root in self.advice and _is_larger(finding, self.advice[finding.root])
+            else finding
+            for finding in outcome.advice
         ]
         outcome = msgspec.structs.replace(
             outcome,
@@ -117,9 +118,9 @@ class PairState:
     def shrink(self, line: Shrunk) -> None:
         """Add the root causes of shrunk cases."""
         outcome = line.answer.outcome
-        for found in outcome.found:
-            self.known[found.root] = found
-            self.settled.add(name_of(encode(found.smallest.case)))  # it is in the database too
+        for root_cause in outcome.found:
+            self.known[root_cause.root] = root_cause
+            self.settled.add(name_of(encode(root_cause.smallest.case)))  # it is in the database too
         findings = {finding.root: finding for finding in outcome.findings}
         whole = outcome.result.cause in (None, Cause.NOTHING_DRAWN)  # of an order that draws none
         self.findings = findings if whole else self.findings | findings
@@ -129,9 +130,9 @@ class PairState:
 
     def _keep_unrepeated(self) -> None:
         """Take a failure that does not occur alone for known, with the case as it was drawn."""
-        for root, found in self.drawn.items():
-            if root not in self.known and name_of(encode(found.smallest.case)) in self.passing:
-                self.known[root] = found
+        for root, root_cause in self.drawn.items():
+            if root not in self.known and name_of(encode(root_cause.smallest.case)) in self.passing:
+                self.known[root] = root_cause
 
     def unsettled(self, values: list[bytes]) -> list[bytes]:
         """Return those of the failing cases that are not shrunk yet."""
@@ -158,7 +159,7 @@ class PairState:
             )
         elif self.deviations and result.known:
             result = msgspec.structs.replace(result, verdict="DEVIATES")
-        advice = [one for root, one in self.advice.items() if root not in self.findings]
+        advice = [finding for root, finding in self.advice.items() if root not in self.findings]
         result = msgspec.structs.replace(result, advice=len(advice))
         deviations = list(self.deviations.values())
         return Outcome(result, findings, advice, deviations, list(self.notes))
@@ -166,8 +167,8 @@ class PairState:
     def _findings(self, result: OperationResult) -> list[Finding]:
         """Return the shrunk findings, and those that could not be shrunk as they were drawn."""
         findings = dict(self.findings)
-        for root, found in self.drawn.items():
-            name = name_of(encode(found.smallest.case))
+        for root, root_cause in self.drawn.items():
+            name = name_of(encode(root_cause.smallest.case))
             if root in self.seen and (name not in self.settled or name in self.passing):
                 findings.setdefault(root, self.seen[root].first)
         return [
@@ -176,9 +177,9 @@ class PairState:
         ]
 
 
-def _is_larger(one: Finding | None, other: Finding | None) -> bool:
+def _is_larger(finding: Finding | None, other: Finding | None) -> bool:
     """True if the second finding would be shown of two."""
-    return other is not None and (one is None or size_of(one) >= size_of(other))
+    return other is not None and (finding is None or size_of(finding) >= size_of(other))
 
 
 @dataclass
@@ -204,6 +205,6 @@ class CampaignState:
         return state.end_task(line.number, line.answer)
 
     @property
-    def found(self) -> int:
+    def num_root_causes(self) -> int:
         """Number of root causes."""
         return sum(len(state.known) for state in self.pairs.values())
