@@ -13,7 +13,7 @@ from attnproof.harness.interfaces.interface import Interface
 from attnproof.harness.interfaces.offering import offered_as as offered_as
 
 _PUBLISHED = frozenset(str(section) for section in range(1, 10))
-_LATER = frozenset(("10", "11", "12", "13", "14", "20"))
+_LATER_SECTIONS = frozenset(("10", "11", "12", "13", "14", "20"))
 _STILL_THERE = frozenset(
     (
         "CommonAttentionMetadata",
@@ -47,12 +47,12 @@ _STILL_THERE = frozenset(
 DEFAULT = "any"
 """Interface of a candidate that declares none and names no engine's class."""
 INTERFACES: dict[str, Interface] = {
-    one.name: one
-    for one in (
+    interface.name: interface
+    for interface in (
         Interface(
             name=DEFAULT,
             engine="signatures of vLLM 0.11, batches of every release",
-            sections=_PUBLISHED | _LATER | {"15"},
+            sections=_PUBLISHED | _LATER_SECTIONS | {"15"},
             adapt=adapt_rows,
         ),
         Interface(
@@ -73,7 +73,7 @@ INTERFACES: dict[str, Interface] = {
         Interface(
             name="vllm-0.32",
             engine="vLLM 0.32",
-            sections=_LATER,
+            sections=_LATER_SECTIONS,
             operations=_STILL_THERE,
             fit=with_prompts,
             adapt=adapt_v32,
@@ -91,5 +91,5 @@ INTERFACES: dict[str, Interface] = {
 
 def interfaces_of(name: str, section: str) -> list[str]:
     """Return the names of the engines' interfaces that have an operation."""
-    engines = (one for one in INTERFACES.values() if one.name != DEFAULT)
-    return [one.name for one in engines if one.has(name, section)]
+    engines = (interface for interface in INTERFACES.values() if interface.name != DEFAULT)
+    return [interface.name for interface in engines if interface.has(name, section)]

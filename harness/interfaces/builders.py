@@ -92,13 +92,13 @@ def complete(config: Any) -> Any:
     return config
 
 
-def with_computed(metadata: Any, given: Any) -> Any:
+def with_computed(metadata: Any, batch: Any) -> Any:
     """Give a reduced batch the computed tokens of the given one; return it.
 
     An engine without that field says nothing of it (SPEC.md section 6, E42).
     """
-    if metadata is not given and isinstance(metadata, CommonAttentionMetadata):
-        metadata.num_computed_tokens_cpu = given.num_computed_tokens_cpu
+    if metadata is not batch and isinstance(metadata, CommonAttentionMetadata):
+        metadata.num_computed_tokens_cpu = batch.num_computed_tokens_cpu
     return metadata
 
 
@@ -113,27 +113,27 @@ def fast_prefill_backend(
     """
 
     def create_fast_prefill_custom_backend(prefix: Any, underlying_attn_backend: Any) -> Any:
-        given: list[Any] = [None]
+        latest: list[Any] = [None]
 
         def back(metadata: Any) -> Any:
-            return finish(conversion.ours(metadata, given[0]), given[0])
+            return finish(conversion.ours(metadata, latest[0]), latest[0])
 
         underlying = _with_our_batches(underlying_attn_backend, back)
-        made = function(prefix, underlying)
-        builder = made.get_builder_cls()
+        backend = function(prefix, underlying)
+        builder = backend.get_builder_cls()
         build = builder.build
 
         def converted(
             self: Any, common_prefix_len: Any, common_attn_metadata: Any, *args: Any, **kwargs: Any
         ) -> Any:
-            given[:] = [common_attn_metadata]
+            latest[:] = [common_attn_metadata]
             metadata = conversion.theirs(common_attn_metadata)
             built = build(self, common_prefix_len, metadata, *args, **kwargs)
             conversion.write_back(metadata)
             return built
 
         builder.build = converted
-        return made
+        return backend
 
     return create_fast_prefill_custom_backend
 
@@ -163,10 +163,10 @@ def use_cascade(
 ) -> bool:
     """Call the function with 1 for the numbers of ranks that only later versions take."""
     signature = inspect.signature(use_cascade_attention)
-    given = signature.bind_partial(*args, **kwargs).arguments
+    bound = signature.bind_partial(*args, **kwargs).arguments
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = signature.parameters.items()
-    lacking = {name: 1 for name, one in parameters if one.kind in named and name not in given}
+    lacking = {name: 1 for name, p in parameters if p.kind in named and name not in bound}
     return bool(use_cascade_attention(*args, **kwargs, **lacking))
 
 
@@ -187,9 +187,9 @@ def batch_class(cls: type[Any], _conversion: Conversion) -> type[Any]:
         def unpadded(self, num_actual_tokens: int, num_actual_reqs: int) -> Any:
             """Return the engine's batch without its last rows and tokens, converted back."""
             theirs = own.theirs(self)
-            made = theirs.unpadded(num_actual_tokens, num_actual_reqs)
+            cut = theirs.unpadded(num_actual_tokens, num_actual_reqs)
             own.write_back(theirs)
-            ours = own.ours(made, self)
+            ours = own.ours(cut, self)
             for name in lacking:  # not the engine's: cut as its other fields of requests
                 setattr(ours, name, getattr(self, name)[:num_actual_reqs])
             return ours

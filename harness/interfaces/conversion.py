@@ -21,7 +21,7 @@ from attnproof.reference.shared import CommonAttentionMetadata, CommonAttentionM
 
 _ORIGIN = "_attnproof_origin"
 """Attribute of converted metadata: our metadata that it was made of."""
-_GIVEN = "_attnproof_given"
+_CONVERTED = "_attnproof_given"
 """Attribute of converted metadata: its id, which a copy does not share, and values by field."""
 _OURS = tuple(f.name for f in fields(CommonAttentionMetadata))
 _V32 = tuple(f.name for f in fields(CommonAttentionMetadataV32))
@@ -110,7 +110,7 @@ class Conversion:
         if type(value) is UBatchSlice and self.slice_class is not None:
             return self.slice_class(value.request_slice, value.token_slice)
         if type(value) is list and value and type(value[0]) is UBatchSlice:
-            return [self.theirs(one) for one in value]
+            return [self.theirs(entry) for entry in value]
         return value
 
     def _their_metadata(self, metadata: CommonAttentionMetadata) -> Any:
@@ -122,23 +122,23 @@ class Conversion:
             named = {*_OURS, *self._readers}
             added = [f.name for f in fields(metadata) if f.init and f.name not in named]
             values |= {name: getattr(metadata, name) for name in added}
-        made = cls(**values)
-        setattr(made, _ORIGIN, metadata)
-        setattr(made, _GIVEN, (id(made), values))
-        return made
+        converted = cls(**values)
+        setattr(converted, _ORIGIN, metadata)
+        setattr(converted, _CONVERTED, (id(converted), values))
+        return converted
 
     def detached(self, metadata: CommonAttentionMetadata) -> Any:
         """Return the engine's metadata for ours as the engine would have made it.
 
         It is not converted back to our object, and its optional fields are as ours.
         """
-        made = self._their_metadata(metadata)
+        converted = self._their_metadata(metadata)
         for name in _RENAMED:
-            if name in _V32 and hasattr(made, name):
-                setattr(made, name, getattr(metadata, name, None))
-        delattr(made, _ORIGIN)
-        delattr(made, _GIVEN)
-        return made
+            if name in _V32 and hasattr(converted, name):
+                setattr(converted, name, getattr(metadata, name, None))
+        delattr(converted, _ORIGIN)
+        delattr(converted, _CONVERTED)
+        return converted
 
     def write_back(self, value: Any) -> None:
         """Assign the fields that the engine assigned in converted metadata to ours.
@@ -146,13 +146,13 @@ class Conversion:
         Lists of metadata are written back too; other values are left as they are.
         """
         if type(value) is list:
-            for one in value:
-                self.write_back(one)
+            for entry in value:
+                self.write_back(entry)
         origin = origin_of(value)
         if origin is None:
             return
-        given = getattr(value, _GIVEN)[1]
-        for name, before in given.items():
+        values = getattr(value, _CONVERTED)[1]
+        for name, before in values.items():
             now = getattr(value, name, None)
             if now is before or (isinstance(before, int) and now == before):
                 continue
@@ -161,45 +161,45 @@ class Conversion:
                 target = "seq_lens_cpu"
             if target:
                 setattr(origin, target, now)
-            given[name] = now
+            values[name] = now
 
-    def ours(self, value: Any, given: Any = None) -> Any:
+    def ours(self, value: Any, batch: Any = None) -> Any:
         """Convert a result: batches, and lists and tuples of them.
 
-        Metadata that `theirs` converted becomes our original object again. `given` is the
+        Metadata that `theirs` converted becomes our original object again. `batch` is the
         batch of ours from which the result was computed.
         """
         if isinstance(value, self.metadata_class):
-            return self._our_metadata(value, given)
+            return self._our_metadata(value, batch)
         if type(value) is list:
-            return [self.ours(one, given) for one in value]
+            return [self.ours(entry, batch) for entry in value]
         if type(value) is tuple and any(isinstance(v, self.metadata_class) for v in value):
-            return tuple(self.ours(one, given) for one in value)
+            return tuple(self.ours(entry, batch) for entry in value)
         return value
 
-    def _our_metadata(self, metadata: Any, given: Any) -> CommonAttentionMetadata:
+    def _our_metadata(self, metadata: Any, batch: Any) -> CommonAttentionMetadata:
         origin = origin_of(metadata)
         if origin is not None:
             self.write_back(metadata)
             return origin
-        later = _is_later(given)
-        cls: Any = CommonAttentionMetadataV32 if later else CommonAttentionMetadata
+        is_later = _is_later(batch)
+        cls: Any = CommonAttentionMetadataV32 if is_later else CommonAttentionMetadata
         if type(metadata) is not self.metadata_class:  # a copy of a subclass's object
-            cls = type(given)
+            cls = type(batch)
         names = [f.name for f in fields(cls) if f.init]
-        values = _derived(metadata, given)
+        values = _derived(metadata, batch)
         values |= {
             name: getattr(metadata, name)
             for name in names
             if name not in values and hasattr(metadata, name)
         }
-        made: CommonAttentionMetadata = cls(**values)
-        return made
+        converted: CommonAttentionMetadata = cls(**values)
+        return converted
 
 
 def origin_of(value: Any) -> CommonAttentionMetadata | None:
     """Return our metadata that an engine's was made of, None for any other object."""
-    known, _ = getattr(value, _GIVEN, (None, None))
+    known, _ = getattr(value, _CONVERTED, (None, None))
     origin: CommonAttentionMetadata | None = getattr(value, _ORIGIN, None)
     return origin if known == id(value) else None
 
@@ -216,7 +216,7 @@ def _optional(name: str) -> Callable[[Any], Any]:
 @cache
 def subclass_with(base: type[Any], cls: type[Any], but: type[Any]) -> type[Any]:
     """Return a subclass of `base` with the fields of `cls` that neither it nor `but` has."""
-    known = {f.name for one in (base, but) for f in fields(one)}
+    known = {f.name for owner in (base, but) for f in fields(owner)}
     added = [
         (
             f.name,
@@ -241,18 +241,18 @@ def _mirrors(metadata: Any) -> dict[str, Any]:
     return {"seq_lens_cpu": lengths, "num_computed_tokens_cpu": computed}
 
 
-def _derived(metadata: Any, given: Any) -> dict[str, Any]:
+def _derived(metadata: Any, batch: Any) -> dict[str, Any]:
     """Return the values of our fields that the engine has in another form."""
     if hasattr(metadata, "_seq_lens_cpu"):
         values = _mirrors(metadata)
     else:
-        values = {} if hasattr(metadata, "seq_lens_cpu") else _without_mirrors(metadata, given)
+        values = {} if hasattr(metadata, "seq_lens_cpu") else _without_mirrors(metadata, batch)
     if hasattr(metadata, "encoder_seq_lens_cpu"):
         values["encoder_seq_lens"] = metadata.encoder_seq_lens_cpu
     return values
 
 
-def _without_mirrors(metadata: Any, given: Any) -> dict[str, Any]:
+def _without_mirrors(metadata: Any, batch: Any) -> dict[str, Any]:
     """Return the mirrors of an engine that derives them or keeps a bound.
 
     Derived computed tokens get the dtype of the given batch.
@@ -260,8 +260,8 @@ def _without_mirrors(metadata: Any, given: Any) -> dict[str, Any]:
     computed = metadata.compute_num_computed_tokens()
     if computed.device.type != "cpu":  # a CPU tensor is used as it is
         computed = computed.cpu()
-    if given is not None:
-        computed = computed.to(given.num_computed_tokens_cpu.dtype)
-    exact = not _is_later(given)
+    if batch is not None:
+        computed = computed.to(batch.num_computed_tokens_cpu.dtype)
+    exact = not _is_later(batch)
     lengths = metadata.seq_lens_cpu_upper_bound if exact else metadata.seq_lens.clone()
     return {"seq_lens_cpu": lengths, "num_computed_tokens_cpu": computed}

@@ -49,8 +49,8 @@ class Adapted:
 
     def unbind(self, result: Any, *args: Any, **_: Any) -> Any:
         """Convert a result of the engine's own function back."""
-        given = next((one for one in args if isinstance(one, CommonAttentionMetadata)), None)
-        return self.conversion.ours(result, given)
+        batch = next((arg for arg in args if isinstance(arg, CommonAttentionMetadata)), None)
+        return self.conversion.ours(result, batch)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Convert, call, convert back; what the engine assigned in an argument is kept."""
@@ -74,11 +74,11 @@ class First(Adapted):
 class Reduced(Adapted):
     """A function of an engine that returns a smaller batch without computed tokens."""
 
-    def unbind(self, result: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
+    def unbind(self, result: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Convert the batch back; its computed tokens are those of the given batch."""
-        made = super().unbind(result, given, *args, **kwargs)
+        reduced = super().unbind(result, batch, *args, **kwargs)
         mirrored = naming.has_mirrors(self.conversion.metadata_class)
-        return made if mirrored else builders.with_computed(made, given)
+        return reduced if mirrored else builders.with_computed(reduced, batch)
 
 
 class InputBatch:
@@ -116,7 +116,7 @@ def with_progress(input_batch: Any, *args: Any, **kwargs: Any) -> Arguments:
 def parameters_of(function: Any) -> dict[str, Any]:
     """Return the kinds of a function's parameters by name, none without a signature."""
     try:
-        return {one.name: one.kind for one in inspect.signature(function).parameters.values()}
+        return {p.name: p.kind for p in inspect.signature(function).parameters.values()}
     except (TypeError, ValueError):
         return {}
 
@@ -139,7 +139,7 @@ class _Same(Conversion):
         """Return the argument."""
         return value
 
-    def ours(self, value: Any, _given: Any = None) -> Any:
+    def ours(self, value: Any, _batch: Any = None) -> Any:
         """Return the result."""
         return value
 
@@ -165,7 +165,7 @@ class _LaterDefaults:
     def __init__(self, function: Any, conversion: Conversion) -> None:
         self._theirs = conversion.theirs
         self._unknown = {
-            name: one for name, one in SPLIT_OPTIONS.items() if not takes(function, name)
+            name: option for name, option in SPLIT_OPTIONS.items() if not takes(function, name)
         }
         self._without_place = [
             (place, name)
@@ -241,9 +241,9 @@ def _adapt(name: str, function: Any, conversion: Conversion) -> Any:
 
 def _metadata_class() -> Any:
     """Return the batch of the vLLM that is installed, our own class without a fitting one."""
-    found = _installed("vllm.v1.attention.backend", naming.BATCH)
-    fits = found is not None and not naming.has_mirrors(found)
-    return found if fits else vllm_batch.CommonAttentionMetadata
+    cls = _installed("vllm.v1.attention.backend", naming.BATCH)
+    fits = cls is not None and not naming.has_mirrors(cls)
+    return cls if fits else vllm_batch.CommonAttentionMetadata
 
 
 def _slice_class() -> Any:

@@ -63,7 +63,7 @@ def earlier_batch(part: Any) -> Any:
 
 def has_mirrors(cls: type[Any]) -> bool:
     """True if a batch of the class holds its lengths on the CPU too, as those up to vLLM 0.12."""
-    return "seq_lens_cpu" in {one.name for one in fields(cls)}
+    return "seq_lens_cpu" in {f.name for f in fields(cls)}
 
 
 def is_engine_batch(part: Any) -> bool:
@@ -91,7 +91,7 @@ def _interface_of(cls: type[Any]) -> str:
     base = next(base for base in cls.__mro__ if _is_batch(base))
     if base.__module__.startswith("attnproof.reference."):
         return ""
-    names = {one.name for one in fields(base)}
+    names = {f.name for f in fields(base)}
     if "is_prefilling" in names:
         return LATEST
     return "vllm-0.11" if "dcp_local_seq_lens" in names else "vllm-0.10"
@@ -105,15 +105,15 @@ def _batches(value: Any) -> Iterator[type]:
     """Yield the classes of batches in an annotation or in the value of a name."""
     if isinstance(value, type) and any(map(_is_batch, value.__mro__)):
         yield value
-    for one in get_args(value):
-        yield from _batches(one)
+    for argument in get_args(value):
+        yield from _batches(argument)
 
 
 def _annotated(part: Any) -> Iterator[type]:
     """Yield the classes of batches that annotate a function, or a class's own methods."""
     functions = [part]
     if inspect.isclass(part):
-        functions = [one for one in vars(part).values() if inspect.isfunction(one)]
+        functions = [function for function in vars(part).values() if inspect.isfunction(function)]
     for function in functions:
         own = inspect.unwrap(function) if callable(function) else function
         for value in list(getattr(own, "__annotations__", {}).values()):
@@ -144,14 +144,14 @@ def _scope(part: Any) -> dict[str, Any]:
 @lru_cache(maxsize=100)
 def _batches_of_source(module: ModuleType) -> dict[str, Any]:
     """Return the engine's classes that a module's source imports, run or for type checking only."""
-    found = {}
+    classes = {}
     with suppress(Exception):  # a module without source
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.ImportFrom) and _root(str(node.module)) == _ENGINE:
                 for alias in node.names:
                     if alias.name == BATCH:
-                        found[alias.asname or BATCH] = _class_of(str(node.module))
-    return found
+                        classes[alias.asname or BATCH] = _class_of(str(node.module))
+    return classes
 
 
 def _class_of(module: str) -> Any:

@@ -44,7 +44,7 @@ class Offering:
             return self._our_metadata(value)
         if slice_class is not None and isinstance(value, slice_class):
             return UBatchSlice(value.request_slice, value.token_slice)
-        return [self.theirs(one) for one in value] if type(value) is list else value
+        return [self.theirs(entry) for entry in value] if type(value) is list else value
 
     def _our_metadata(self, metadata: Any) -> CommonAttentionMetadata:
         values = {name: getattr(metadata, name) for name in _FIELDS if name not in _DERIVED}
@@ -59,26 +59,26 @@ class Offering:
             values |= {
                 f.name: getattr(metadata, f.name) for f in fields(cls) if f.name not in values
             }
-        made: CommonAttentionMetadata = cls(**values)
-        setattr(made, _ENGINES, metadata)
-        return made
+        converted: CommonAttentionMetadata = cls(**values)
+        setattr(converted, _ENGINES, metadata)
+        return converted
 
-    def ours(self, value: Any, given: Any = None) -> Any:
+    def ours(self, value: Any, batch: Any = None) -> Any:
         """Convert a result: batches, micro-batches, and lists and tuples of them."""
         if isinstance(value, CommonAttentionMetadata):
-            return getattr(value, _ENGINES, None) or self._their_metadata(value, given)
+            return getattr(value, _ENGINES, None) or self._their_metadata(value, batch)
         if type(value) is UBatchSlice:
             return self.conversion.theirs(value)
         if type(value) in (list, tuple):
-            return type(value)(self.ours(one, given) for one in value)
+            return type(value)(self.ours(entry, batch) for entry in value)
         return value
 
-    def _their_metadata(self, metadata: CommonAttentionMetadata, given: Any) -> Any:
-        made = self.conversion.detached(metadata)
-        bound = getattr(given, "seq_lens_cpu_upper_bound", None)
-        if bound is not None and torch.equal(bound, given.seq_lens.cpu()):
-            made.seq_lens_cpu_upper_bound = metadata.seq_lens_cpu
-        return made
+    def _their_metadata(self, metadata: CommonAttentionMetadata, batch: Any) -> Any:
+        converted = self.conversion.detached(metadata)
+        bound = getattr(batch, "seq_lens_cpu_upper_bound", None)
+        if bound is not None and torch.equal(bound, batch.seq_lens.cpu()):
+            converted.seq_lens_cpu_upper_bound = metadata.seq_lens_cpu
+        return converted
 
     def write_back(self, value: Any) -> None:
         """Do nothing: our functions assign no field of their arguments."""
@@ -91,8 +91,8 @@ class _Offered(Adapted):
         """Convert a result of our function to the engine's."""
         batches = self.conversion.metadata_class
         values = (*args, *kwargs.values())
-        given = next((one for one in values if isinstance(one, batches)), None)
-        return self.conversion.ours(result, given)
+        batch = next((arg for arg in values if isinstance(arg, batches)), None)
+        return self.conversion.ours(result, batch)
 
 
 class _Local(_Offered):
@@ -100,7 +100,7 @@ class _Local(_Offered):
 
     def unbind(self, result: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the engine's batch, and a function from a block table to that of the batch."""
-        made = super().unbind(result, *args, **kwargs)
+        local_batch = super().unbind(result, *args, **kwargs)
         arguments = inspect.signature(self.function).bind(*args, **kwargs).arguments
         chunk, metadata, block_size = arguments.values()
 
@@ -109,7 +109,7 @@ class _Local(_Offered):
             table: torch.Tensor = self(chunk, changed, block_size)[0].block_table_tensor
             return table
 
-        return made, table_of
+        return local_batch, table_of
 
 
 def _conv1d(function: Callable[..., Any]) -> Callable[..., Any]:
