@@ -65,11 +65,11 @@ class Launch(Bound):
         self._row_stride = row_stride
 
     def _bound(self, *args: Any, **kwargs: Any) -> Thunk:
-        given = [self._packed(value) for value in args]
-        call = self._bind_packed(*given, **kwargs)
+        packed = [self._packed(value) for value in args]
+        call = self._bind_packed(*packed, **kwargs)
         if self._written is None:
             return call
-        ours, theirs = args[self._written], given[self._written]
+        ours, theirs = args[self._written], packed[self._written]
 
         def launch() -> None:
             call()
@@ -80,7 +80,7 @@ class Launch(Bound):
 
     def _packed(self, value: Any) -> Any:
         if isinstance(value, list):
-            return [self._packed(one) for one in value]
+            return [self._packed(entry) for entry in value]
         if not isinstance(value, torch.Tensor):
             return value
         apart = self._row_stride and value.dim() == 2 and value.stride(1) == 1
@@ -133,12 +133,12 @@ def divided(
 
     A maker raises UnfitError if the engine has no such function. The reason is `other` by default.
     """
-    found: dict[str, Any] = {}
+    operations: dict[str, Any] = {}
     for name, make in makers.items():
         try:
-            found[name] = make()
+            operations[name] = make()
         except UnfitError as reason:
             reasons = reasons | {name: str(reason)}
     called = {name for operation in ALL.values() for name in operation.call.names(operation.name)}
     lacking = dict.fromkeys(called | ALL.keys(), other) | reasons
-    return found, {name: reason for name, reason in lacking.items() if name not in found}
+    return operations, {name: reason for name, reason in lacking.items() if name not in operations}

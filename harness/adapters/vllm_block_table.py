@@ -6,11 +6,11 @@ times it. In 0.10 the adapter `vllm` offers the list form, in 0.11 this one.
 
 from __future__ import annotations
 
-from attnproof.harness.adapters.vllm.catalogue import BLOCK_TABLE, UnfitError, made
+from attnproof.harness.adapters.vllm.catalogue import BLOCK_TABLE, UnfitError, adapted
 from attnproof.harness.adapters.vllm.installed import UnsupportedVLLMError, version
 
 VERSION = version()
 try:
-    build_slot_mapping = made(BLOCK_TABLE, "build_slot_mapping", VERSION)
+    build_slot_mapping = adapted(BLOCK_TABLE, "build_slot_mapping", VERSION)
 except UnfitError as reason:
     raise UnsupportedVLLMError(str(reason)) from None

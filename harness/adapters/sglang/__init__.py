@@ -12,5 +12,5 @@ from attnproof.harness.adapters.single_engines import interprets, version_of
 
 VERSION = version_of("sglang", "SGLang", "sglang")
 """Release of the installed SGLang."""
-_found, NOT_OFFERED = offered(interpreted=interprets())
-globals().update(_found)
+_operations, NOT_OFFERED = offered(interpreted=interprets())
+globals().update(_operations)

@@ -45,7 +45,7 @@ def pool_writer(backend: str) -> Bound:
         slots: torch.Tensor,
     ) -> Thunk:
         tensors = (rows, pre_lens, seq_lens, extend_lens)
-        pairs = [one for tensor in tensors for one in (tensor, tensor.cpu())]
+        pairs = [twin for tensor in tensors for twin in (tensor, tensor.cpu())]
         return partial(home.write_cache_indices, slots, *pairs, prefixes, _Pool(table))
 
     return Bound("write_req_to_token_pool", bind)

@@ -12,5 +12,5 @@ from attnproof.harness.adapters.vllm.installed import version
 
 VERSION = version()
 """Release of the installed vLLM."""
-_found, NOT_OFFERED = offered(VERSION)
-globals().update(_found)
+_operations, NOT_OFFERED = offered(VERSION)
+globals().update(_operations)

@@ -203,14 +203,14 @@ class UnfitError(Exception):
 
 def offered(version: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the operations of this vLLM by our names, and a reason for every other one."""
-    found: dict[str, Any] = {}
+    operations: dict[str, Any] = {}
     lacking = dict(_REASONS)
     for name in names() - lacking.keys():
         try:
-            found[name] = _operation(name, version)
+            operations[name] = _operation(name, version)
         except UnfitError as reason:
             lacking[name] = str(reason)
-    return found, lacking
+    return operations, lacking
 
 
 def names() -> set[str]:
@@ -227,14 +227,14 @@ def _operation(name: str, version: str) -> Any:
     entry = ENTRIES.get(name, _SAME_NAME)
     if name == "build_slot_mapping" and not _is_there(entry, name):
         entry = BLOCK_TABLE
-    return made(entry, name, version)
+    return adapted(entry, name, version)
 
 
 def _is_there(entry: Entry, name: str) -> bool:
     return defines(entry.places, entry.name or name)
 
 
-def made(entry: Entry, name: str, version: str) -> Any:
+def adapted(entry: Entry, name: str, version: str) -> Any:
     """Return an operation of the installed vLLM with our arguments (UnfitError).
 
     Its name, parameters and members must be those that the adapter knows.
@@ -242,7 +242,7 @@ def made(entry: Entry, name: str, version: str) -> Any:
     wanted = entry.name or name
     # By its source: to import the module of a class that does not fit may need many packages.
     members = frozenset().union(*(members_of(f"vllm.{place}", wanted) for place in entry.places))
-    missing = " and no ".join(one for one in entry.members if one not in members)
+    missing = " and no ".join(member for member in entry.members if member not in members)
     if missing and _is_there(entry, name):
         raise UnfitError(f"the {wanted} of vLLM {version} has no {missing}")
     original = find(entry.places, wanted)
@@ -265,7 +265,7 @@ def _check_parameters(entry: Entry, name: str, original: Any, version: str) -> N
         else:
             signature.bind(*_required(name))
     except TypeError:
-        takes = ", ".join(one for one in signature.parameters if one != "self")
+        takes = ", ".join(parameter for parameter in signature.parameters if parameter != "self")
         name = entry.method or name
         raise UnfitError(
             f"{name} of vLLM {version} takes ({takes}), for which there is no adapter"
@@ -276,7 +276,8 @@ def _required(name: str) -> list[str]:
     """Return the names of our parameters that every call has, by position."""
     parameters = inspect.signature(getattr(reference, name)).parameters.values()
     return [
-        one.name
-        for one in parameters
-        if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     ]

@@ -41,9 +41,9 @@ def prepare_inputs_padded(proposer_class: type[Any]) -> Adapted:
 
 def _proposer(proposer_class: type[Any], **attributes: Any) -> Any:
     """Return a proposer with these attributes only."""
-    made = object.__new__(proposer_class)
-    made.__dict__.update(attributes)
-    return made
+    proposer = object.__new__(proposer_class)
+    proposer.__dict__.update(attributes)
+    return proposer
 
 
 def compute_new_slot_mapping(function: Callable[..., Any]) -> Adapted:

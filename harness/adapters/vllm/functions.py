@@ -34,11 +34,11 @@ def _as_layer(layer: Any) -> Any:
     base = find((UTILS,), "AttentionLayerBase") or find((UTILS,), "Attention")
     cls = type("Layer", (base,), {})
     cls.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
-    made: Any = object.__new__(cls)
+    engine_layer: Any = object.__new__(cls)
     if find((UTILS,), "find_attention_impl_variant") is not None:
         impl = SimpleNamespace(get_impl_variants=lambda: (layer.impl,))
-    made.__dict__["impl"] = impl
-    return made
+    engine_layer.__dict__["impl"] = impl
+    return engine_layer
 
 
 class _EncoderMetadata:

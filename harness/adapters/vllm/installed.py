@@ -39,9 +39,9 @@ def find(places: Iterable[str], name: str) -> Any:
     """
     for place in places:
         if defines([place], name):
-            found = getattr(_module(f"vllm.{place}"), name, None)
-            if found is not None:
-                return found
+            member = getattr(_module(f"vllm.{place}"), name, None)
+            if member is not None:
+                return member
     return None
 
 

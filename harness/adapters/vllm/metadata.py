@@ -18,8 +18,8 @@ def _metadata_class() -> Any:
 
 def _slice_class() -> Any:
     """Return vLLM's class of a micro-batch, whose name depends on the version."""
-    found = (find([place], name) for place, name in _SLICE_PLACES)
-    return next((cls for cls in found if cls is not None), None)
+    classes = (find([place], name) for place, name in _SLICE_PLACES)
+    return next((cls for cls in classes if cls is not None), None)
 
 
 CONVERSION = Conversion(_metadata_class, _slice_class)

@@ -71,8 +71,8 @@ class V0Slots:
             for row, seq_len, context_len, start in rows:
                 compute(False, slots, row, seq_len, context_len, start, block_size, tables)
             slots.extend([_PAD] * ((length if out is None else len(out)) - len(slots)))
-            made = torch.tensor(slots, dtype=torch.long).to(device, non_blocking=True)
-            return made if out is None else out.copy_(made)[:length]
+            tensor = torch.tensor(slots, dtype=torch.long).to(device, non_blocking=True)
+            return tensor if out is None else out.copy_(tensor)[:length]
 
         return step
 
@@ -126,7 +126,7 @@ class V1Slots:
     def _filled(self, block_table: torch.Tensor, block_size: int, size: int, device: Any) -> Any:
         """Return vLLM's block table filled with our rows."""
         rows, columns = block_table.shape
-        later = {
+        options = {
             "kernel_block_size": block_size,
             "dcp_kv_cache_interleave_size": 1,
             "cp_kv_cache_interleave_size": 1,
@@ -139,7 +139,7 @@ class V1Slots:
             max_num_batched_tokens=size,
             pin_memory=False,
             device=device,
-            **{name: value for name, value in later.items() if name in known},
+            **{name: value for name, value in options.items() if name in known},
         )
         table.get_numpy_array()[:rows, :columns] = block_table.cpu().numpy()
         return table

@@ -19,7 +19,7 @@ from attnproof.harness.adapters.vllm_triton.catalogue import VERSION, offered  #
 
 if not _has_triton:
     raise ImportError("vLLM was imported without Triton: import vllm_triton first")
-_found, NOT_OFFERED = offered()
-globals().update(_found)
+_operations, NOT_OFFERED = offered()
+globals().update(_operations)
 
 __all__ = ["NOT_OFFERED", "VERSION"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnproof.harness.adapters.vllm.catalogue import KERNELS, UnfitError, made, names
+from attnproof.harness.adapters.vllm.catalogue import KERNELS, UnfitError, adapted, names
 from attnproof.harness.adapters.vllm.installed import version
 
 VERSION = version()
@@ -14,11 +14,11 @@ _OTHER = "no kernel: `attnproof list --candidate vllm` says whether vLLM has it"
 
 def offered() -> tuple[dict[str, Any], dict[str, str]]:
     """Return the operations by our names, and a reason for every other one."""
-    found: dict[str, Any] = {}
+    operations: dict[str, Any] = {}
     lacking = dict.fromkeys(sorted(names() - KERNELS.keys()), _OTHER)
     for name, entry in KERNELS.items():
         try:
-            found[name] = made(entry, name, VERSION)
+            operations[name] = adapted(entry, name, VERSION)
         except UnfitError as reason:
             lacking[name] = str(reason)
-    return found, lacking
+    return operations, lacking
