@@ -66,20 +66,20 @@ def check(
     UsageError if the case, the function or an option cannot be used.
     """
     use_operations()
-    given = _case(case)
-    if operation is not None and operation != given.operation:
-        raise UsageError(f"the case is one of {given.operation}, not of {operation}")
-    chosen = ALL[given.operation]
+    runnable = _case(case)
+    if operation is not None and operation != runnable.operation:
+        raise UsageError(f"the case is one of {runnable.operation}, not of {operation}")
+    chosen = ALL[runnable.operation]
     name = getattr(function, "__qualname__", type(function).__name__)
     holder = _holder(function, chosen)
     (candidate,) = with_interface([Candidate(name, "a function")], interface or "")
     candidate = with_named_interface(candidate, holder)
     (candidate,) = with_contract([candidate], CallOptions(contract=contract))
     offer = _offer(holder, chosen, candidate)
-    given = _fitted(given, chosen, candidate, holder, offer)
-    trial = Trial(chosen, given, offer, offered_by(reference, chosen), "cpu")
-    failures = chosen.real_kinds(given, judge(trial).failures)
-    failing = divide((), given, failures, candidate.judged).unknown
+    runnable = _fit_to_interface(runnable, chosen, candidate, holder, offer)
+    trial = Trial(chosen, runnable, offer, offered_by(reference, chosen), "cpu")
+    failures = chosen.real_kinds(runnable, judge(trial).failures)
+    failing = divide((), runnable, failures, candidate.judged).unknown
     if failing:
         raise AssertionError(_text(trial, failing, candidate))
 
@@ -100,15 +100,15 @@ def _offer(holder: object, operation: Operation, candidate: Candidate) -> Any:
     return offer
 
 
-def _fitted(
+def _fit_to_interface(
     case: Case, operation: Operation, candidate: Candidate, holder: object, offer: Any
 ) -> Case:
     """Return the case without what the function's interface cannot say."""
 
     def outputs_of(trial_case: Case) -> dict[Place, Any]:
         trial = Trial(operation, trial_case, offer, offered_by(reference, operation), "cpu")
-        made = trial.first
-        return {} if made.error is not None or made.malformed else made.outputs
+        attempt = trial.first
+        return {} if attempt.error is not None or attempt.malformed else attempt.outputs
 
     name = operation.name
     forms = {name: earlier_form(name, getattr(holder, name, None))}

@@ -39,17 +39,17 @@ def cases(
         raise UsageError(f"operation is {operation!r}, expected one name, as `attnproof list` has")
     use_operations()
     (chosen,) = pick_operations(operation)
-    found: dict[str, Case] = {}
+    by_id: dict[str, Case] = {}
     for name, case in chosen.inputs.boundaries():
-        found.setdefault(case.id, case)
+        by_id.setdefault(case.id, case)
         _NAMES.setdefault(case.id, name)
     if malformed:
-        _add_faults(chosen, found)
+        _add_faults(chosen, by_id)
     if examples:
         drawn = _drawn(chosen, examples, seed, malformed=malformed)
-        fresh = {case.id: case for case in drawn if case.id not in found}
-        found |= dict(list(fresh.items())[:examples])
-    return list(found.values())
+        fresh = {case.id: case for case in drawn if case.id not in by_id}
+        by_id |= dict(list(fresh.items())[:examples])
+    return list(by_id.values())
 
 
 def case_name(case: Case) -> str:
@@ -58,15 +58,15 @@ def case_name(case: Case) -> str:
     return f"{re.sub('[^A-Za-z0-9]+', '-', name).strip('-')}-{case.id}"
 
 
-def _add_faults(operation: Operation, found: dict[str, Case]) -> None:
+def _add_faults(operation: Operation, by_id: dict[str, Case]) -> None:
     """Add each fault, on the first boundary case that it applies to."""
     for name, fault in operation.inputs.faults_on("cpu").items():
         good = next(
-            (case for case in found.values() if not case.fault and fault.applies(case)), None
+            (case for case in by_id.values() if not case.fault and fault.applies(case)), None
         )
         if good is not None:
             case = Case(good.operation, good.batch, good.params, name)
-            found.setdefault(case.id, case)
+            by_id.setdefault(case.id, case)
             _NAMES.setdefault(case.id, name)
 
 

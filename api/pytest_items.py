@@ -58,24 +58,24 @@ def planned(names: list[str], definitions: list[str], values: dict[str, str], fo
     try:
         use_operations(held.definitions + definitions)
         operations = pick_operations(ops)
-        found = [candidate.name for candidate in resolve(typed, device)]
+        resolved = [candidate.name for candidate in resolve(typed, device)]
     except UsageError as error:
         raise pytest.UsageError(f"attnproof: {error}") from None
-    given = values["deviations"]
-    if given and not (is_shipped_list(given) or Path(given).is_file()):
-        raise pytest.UsageError(f"--attnproof-deviations {given}: there is no such file")
+    deviations = values["deviations"]
+    if deviations and not (is_shipped_list(deviations) or Path(deviations).is_file()):
+        raise pytest.UsageError(f"--attnproof-deviations {deviations}: there is no such file")
     contract = values["contract"] or held.contract
     if contract not in ("engine", "strict"):
         raise pytest.UsageError(f"--attnproof-contract is {contract!r}, expected engine or strict")
     arguments = {
         "contract": contract,
         "device": device,
-        "deviations": [given] if given else list(held.deviations),
+        "deviations": [deviations] if deviations else list(held.deviations),
         "interface": held.interface,
         "examples": _number("examples", values, 1, held.examples),
         "seed": _number("seed", values, 0, held.seed),
     }
-    candidates = dict(zip(found, typed, strict=True))
+    candidates = dict(zip(resolved, typed, strict=True))
     return Plan(candidates, operations, bool(ops), arguments, Path(folder))
 
 
@@ -153,14 +153,16 @@ class _OperationItem(pytest.Item):
         self._conclude(run, result)
 
     def _conclude(self, run: VerificationRun, result: OperationResult) -> None:
-        known = [found for found in run.deviations if found.operation == self.name]
-        titles = "; ".join(f"{found.id}: {found.title}" for found in known)
+        known = [deviation for deviation in run.deviations if deviation.operation == self.name]
+        titles = "; ".join(f"{deviation.id}: {deviation.title}" for deviation in known)
         if result.verdict == "NOT OFFERED":
             pytest.skip(result.reason)
         if result.verdict == "UNVERIFIED":
             raise _NotVerifiedError(f"UNVERIFIED {self.name}: {result.reason}")
         if result.verdict == "FAIL":
-            cards = [run.card(found) for found in run.findings if found.operation == self.name]
+            cards = [
+                run.card(finding) for finding in run.findings if finding.operation == self.name
+            ]
             raise _NotVerifiedError("\n\n".join(cards))
         if result.verdict == "DEVIATES":
             pytest.xfail(titles)

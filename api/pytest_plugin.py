@@ -76,11 +76,11 @@ def pytest_configure(config: pytest.Config) -> None:
         _choose_benchmarks(config)
         return
     names = _candidates(config)
-    given = [name for name in _VALUES if config.getoption(f"attnproof_{name}") is not None]
+    typed = [name for name in _VALUES if config.getoption(f"attnproof_{name}") is not None]
     if not names:
-        if given:
+        if typed:
             raise pytest.UsageError(
-                f"--attnproof-{given[0]} needs a candidate: add --attnproof-candidate NAME"
+                f"--attnproof-{typed[0]} needs a candidate: add --attnproof-candidate NAME"
             )
         return
     values = {
@@ -148,10 +148,10 @@ def pytest_collection_modifyitems(
     if _PLAN in config.stash:
         from attnproof.api.pytest_items import items_of
 
-        found = list(items_of(config.stash[_PLAN], session))
-        report = pytest.CollectReport("attnproof", "passed", None, [*found])
+        collected = list(items_of(config.stash[_PLAN], session))
+        report = pytest.CollectReport("attnproof", "passed", None, [*collected])
         config.hook.pytest_collectreport(report=report)  # pytest counts the items of reports
-        items += found
+        items += collected
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

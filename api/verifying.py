@@ -165,7 +165,7 @@ def _names(deviations: _Path | Sequence[_Path]) -> list[str]:
     """Return the names of files and shipped lists."""
     if isinstance(deviations, str | os.PathLike):
         return [os.fspath(deviations)]
-    return [os.fspath(one) for one in deviations]
+    return [os.fspath(path) for path in deviations]
 
 
 def _listed(target: Target | Sequence[Target]) -> list[Target]:

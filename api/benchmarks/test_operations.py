@@ -43,8 +43,8 @@ def test_speed(timed: TimedCase, name: str, entrants: Any, benchmark: Any) -> No
     # pytest-benchmark makes one more call after the timed ones.
     latest: deque[tuple[TimedCall, Any]] = deque(maxlen=2)
 
-    def run(one: TimedCall) -> None:
-        latest.append((one, one.run()))
+    def run(call: TimedCall) -> None:
+        latest.append((call, call.run()))
 
     if calls.is_single_use():
         benchmark.pedantic(
@@ -56,8 +56,8 @@ def test_speed(timed: TimedCase, name: str, entrants: Any, benchmark: Any) -> No
     else:
         following = cycle([calls.make() for _ in range(_SETS)]).__next__
         benchmark(lambda: run(following()))
-    for one, result in latest:
-        if mismatch := one.mismatch(result):
+    for last, result in latest:
+        if mismatch := last.mismatch(result):
             pytest.fail(f"returned another result while it was timed: {mismatch.text}")
     if benchmark.stats is None:  # --benchmark-disable
         return
