@@ -47,18 +47,18 @@ Known = tuple[Case, dict[str, Any]]  # with the trial's fields that no mistake c
 
 def sourced_cases(operation: Operation) -> list[tuple[str, Case]]:
     """Return source and case of all cases; those of sequences have no variations."""
-    faults, found = candidates.faults_for(operation, _OPTIMIZED), []
-    for one in explicit_cases.explicit_cases(operation, faults, [], []):
-        kind = f"fault {one.case.fault}" if one.case.fault else f"boundary {one.source}"
-        found.append((kind, one.case))
+    faults, sourced = candidates.faults_for(operation, _OPTIMIZED), []
+    for entry in explicit_cases.explicit_cases(operation, faults, [], []):
+        kind = f"fault {entry.case.fault}" if entry.case.fault else f"boundary {entry.source}"
+        sourced.append((kind, entry.case))
     if operation.inputs.machine is None:
-        found += variations(operation)
+        sourced += variations(operation)
         every = more_cases.altered(operation, _OPTIMIZED, _EXAMPLES)
-        found += [("variation altered values", one.case) for one in every]
+        sourced += [("variation altered values", entry.case) for entry in every]
     for seed in (1, 2):
         drawn = judging.draw_only(operation, faults, _EXAMPLES, seed)
-        found += [(f"drawn {seed}", case) for case in drawn]
-    return found
+        sourced += [(f"drawn {seed}", case) for case in drawn]
+    return sourced
 
 
 def variations(operation: Operation) -> Iterator[tuple[str, Case]]:
@@ -93,13 +93,13 @@ def kinds_of(operation: Operation, known: Known, module: Any) -> set[Kind]:
         failures = judge(trial, repeated=False).failures
     except Exception:  # no oracle can read the outputs
         return set()
-    return {one.kind for one in operation.real_kinds(known[0], failures)}
+    return {failure.kind for failure in operation.real_kinds(known[0], failures)}
 
 
 def passing(operation: Operation, known: list[Known], reach: Reach) -> dict[str, Places]:
     """Return the lines of `optimized` that each case runs, of those that it passes."""
     operation, module = reach.recorded(operation), load(_OPTIMIZED)
-    judged = [(one[0].id, kinds_of(operation, one, module), reach.take()) for one in known]
+    judged = [(k[0].id, kinds_of(operation, k, module), reach.take()) for k in known]
     return {case_id: lines for case_id, kinds, lines in judged if not kinds}
 
 
@@ -113,7 +113,9 @@ def failing(_: str, mistake: Any, known: list[Known], name: str, seconds: float)
         modules = [mistake.candidate]
     else:  # engines check little of their input: what fails on the right form too is no finding
         modules, judged = [mistake.before, mistake.after][: 1 + mistake.can_alarm], ENGINE
-    ids = [{k[0].id for k in known if kinds_of(ALL[name], k, one) & judged} for one in modules]
+    ids = [
+        {k[0].id for k in known if kinds_of(ALL[name], k, module) & judged} for module in modules
+    ]
     return ids[0].difference(*ids[1:])
 
 
@@ -121,9 +123,9 @@ def mistakes_of(
     name: str, known: list[Known], places: dict[str, Places], reach: Reach, mutants: int
 ) -> Iterator[tuple[str, Any, list[Known]]]:
     """Yield name, mistake and cases of the mistakes of an operation."""
-    planted = [(f"mutation {one.name}", one) for one in catalogue.all_mutations()]
-    planted += [(f"shipped {one.id} {n}", one) for n, one in enumerate(all_pairs())]
-    yield from ((key, one, known) for key, one in planted if one.operation == name)
+    planted = [(f"mutation {mutation.name}", mutation) for mutation in catalogue.all_mutations()]
+    planted += [(f"shipped {pair.id} {n}", pair) for n, pair in enumerate(all_pairs())]
+    yield from ((key, mistake, known) for key, mistake in planted if mistake.operation == name)
     prepared = {name: judging.Prepared([], [], places, 0, 0.0, len(known))}
     planned = queue.Queue(load(_OPTIMIZED), _OPTIMIZED, reach, prepared).planned()
     every = [mutant for mutant, _ in planned if reviewed.needs_judging(mutant)]
@@ -139,8 +141,8 @@ def ablate(name: str, mutants: int, seconds: float) -> dict[str, Any]:
     known = list(known_cases(ALL[name], (case for _, case in sourced)))
     # In another process: what it keeps of earlier calls would hide mistakes in making it.
     ((_, places),) = processes.in_processes(passing, [(ALL[name], known, reach)], 1)
-    known = [one for one in known if one[0].id in places]
-    work = [(*one, name, seconds) for one in mistakes_of(name, known, places, reach, mutants)]
+    known = [k for k in known if k[0].id in places]
+    work = [(*row, name, seconds) for row in mistakes_of(name, known, places, reach, mutants)]
     finders: dict[str, set[str]] = {}
     for (key, *_), failed in processes.in_processes(failing, work, 1):
         if failed is not None:
@@ -151,8 +153,8 @@ def ablate(name: str, mutants: int, seconds: float) -> dict[str, Any]:
 
 def summary(finders: dict[str, set[str]], sources: list[str]) -> dict[str, Any]:
     """Return what each source finds in all and alone, and a cover of each kind."""
-    found, kinds = finders.values(), dict.fromkeys(source.split()[0] for source in sources)
-    counts = {s: [sum(s in by for by in found), sum(by == {s} for by in found)] for s in sources}
+    sets, kinds = finders.values(), dict.fromkeys(source.split()[0] for source in sources)
+    counts = {s: [sum(s in by for by in sets), sum(by == {s} for by in sets)] for s in sources}
     covers = {kind: cover(finders, [s for s in sources if s.startswith(kind)]) for kind in kinds}
     listed = {name: sorted(by) for name, by in finders.items()}
     return {"sources": counts, "covers": covers, "finders": listed}
@@ -162,7 +164,7 @@ def cover(finders: dict[str, set[str]], sources: list[str]) -> list[str]:
     """Return few of the sources, which find all that all of them find."""
     left, chosen = [by for by in finders.values() if not by.isdisjoint(sources)], list[str]()
     while left:
-        chosen.append(max(sources, key=lambda one: sum(one in by for by in left)))
+        chosen.append(max(sources, key=lambda source: sum(source in by for by in left)))
         left = [by for by in left if chosen[-1] not in by]
     return chosen
 

@@ -60,7 +60,7 @@ def diagnoses() -> Iterator[Diagnosis]:
 
 def without_entry() -> list[Diagnosis]:
     """Return the diagnoses that no entry describes."""
-    return [one for one in diagnoses() if entry_of(one.text, one.oracle) is None]
+    return [diag for diag in diagnoses() if entry_of(diag.text, diag.oracle) is None]
 
 
 def _of_node(node: ast.AST, constants: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
@@ -92,10 +92,10 @@ def _returns_diagnosis(node: ast.FunctionDef) -> bool:
 
 def _constants(tree: ast.Module) -> dict[str, list[str]]:
     """Return the texts that names are bound to in the module or in its functions."""
-    found: dict[str, list[str]] = {}
+    constants: dict[str, list[str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("attnproof.harness"):
-            found |= _imported(node)
+            constants |= _imported(node)
         if not isinstance(node, ast.Assign):
             continue
         for target in node.targets:
@@ -104,8 +104,8 @@ def _constants(tree: ast.Module) -> dict[str, list[str]]:
                 pairs = list(zip(target.elts, node.value.elts, strict=False))
             for name, value in pairs:
                 if isinstance(name, ast.Name):
-                    found.setdefault(name.id, []).extend(_texts(value, {}))
-    return found
+                    constants.setdefault(name.id, []).extend(_texts(value, {}))
+    return constants
 
 
 def _imported(node: ast.ImportFrom) -> dict[str, list[str]]:
@@ -114,12 +114,12 @@ def _imported(node: ast.ImportFrom) -> dict[str, list[str]]:
     names = {alias.name for alias in node.names if alias.name.isupper()}
     if not names or not path.is_file():
         return {}
-    found: dict[str, list[str]] = {}
+    constants: dict[str, list[str]] = {}
     for line in ast.parse(path.read_text(encoding="utf-8")).body:
         target = line.targets[0] if isinstance(line, ast.Assign) else None
         if isinstance(line, ast.Assign) and isinstance(target, ast.Name) and target.id in names:
-            found[target.id] = _texts(line.value, {})
-    return found
+            constants[target.id] = _texts(line.value, {})
+    return constants
 
 
 def _texts(node: ast.expr, constants: dict[str, list[str]]) -> list[str]:
@@ -146,14 +146,14 @@ def _texts(node: ast.expr, constants: dict[str, list[str]]) -> list[str]:
 
 def page() -> str:
     """Return the page in Markdown."""
-    found: dict[str, dict[str, str]] = {entry.id: {} for entry in ENTRIES}
-    for one in diagnoses():
-        entry = entry_of(one.text, one.oracle)
+    by_entry: dict[str, dict[str, str]] = {entry.id: {} for entry in ENTRIES}
+    for diag in diagnoses():
+        entry = entry_of(diag.text, diag.oracle)
         if entry is not None:
-            found[entry.id].setdefault(one.text.replace("*", "…"), one.place)
+            by_entry[entry.id].setdefault(diag.text.replace("*", "…"), diag.place)
     rows = [f"| [{e.title}](#{e.id}) | {_KINDS[e.kind]} |" for e in ENTRIES]
     head = [_HEAD, "", "| diagnosis | a bug or a contract? |", "|---|---|", *rows]
-    return "\n".join([*head, *(_section(e, found[e.id]) for e in ENTRIES)]) + "\n"
+    return "\n".join([*head, *(_section(e, by_entry[e.id]) for e in ENTRIES)]) + "\n"
 
 
 def _section(entry: Entry, texts: dict[str, str]) -> str:
@@ -191,8 +191,8 @@ before this table: the class of the finding ([candidates.md](candidates.md)), an
 def main() -> int:
     """Write the page, or list what has no entry; return the exit status."""
     missing = without_entry()
-    for one in missing:
-        print(f"{one.place}: no entry for the diagnosis: {one.text}")
+    for diag in missing:
+        print(f"{diag.place}: no entry for the diagnosis: {diag.text}")
     if "--write" in sys.argv[1:] and not missing:
         PAGE.write_text(page(), encoding="utf-8")
     return 1 if missing else 0

@@ -60,10 +60,10 @@ def card_of(page: str) -> Card:
 
 
 def _between(card: str, pattern: str) -> str:
-    found = re.search(pattern, card, re.DOTALL)
-    if found is None:
+    match = re.search(pattern, card, re.DOTALL)
+    if match is None:
         raise SystemExit(f"the page has no {pattern}: adapt {Path(__file__).name} to the template")
-    return _plain(found[1])
+    return _plain(match[1])
 
 
 def _plain(markup: str) -> str:
@@ -129,7 +129,7 @@ def _style() -> str:
         ".card { fill: var(--raised); stroke: var(--line); } .edge { fill: var(--bad); }"
     )
     pictures = (_STYLES / "pictures.css").read_text(encoding="utf-8").partition("@media")[0]
-    return re.sub(r"var\(--([\w-]+)\)", lambda found: light[found[1]], pictures + own)
+    return re.sub(r"var\(--([\w-]+)\)", lambda match: light[match[1]], pictures + own)
 
 
 def page_of_the_example() -> str:

@@ -222,8 +222,8 @@ def measure_decode(bench: Bench) -> None:
     nbytes = steps[0].cache.numel() * steps[0].cache.element_size() + 2 * query.nbytes
     ways: dict[str, Run] = {"the paged kernel": run}
     masks = [_mask(step) for step in steps]
-    given = (query, *steps[0].cache.unbind(), None, steps[0].lengths, steps[0].table)
-    call = Attention(*given, HEAD_SIZE**-0.5, 1, length, None, None, None, None, out)
+    inputs = (query, *steps[0].cache.unbind(), None, steps[0].lengths, steps[0].table)
+    call = Attention(*inputs, HEAD_SIZE**-0.5, 1, length, None, None, None, None, out)
     if xformers_attends(call, masks[0]):
         ways["xformers' split-k"] = lambda number: run(number, masks[number % 2])
     for name, way in ways.items():
@@ -278,11 +278,11 @@ def measure_prefills(bench: Bench) -> None:
         steps = [Paged(bench, 1, tokens, seed) for seed in range(sets)]
         starts = torch.tensor([0, tokens], dtype=torch.int32, device=bench.device)
         queries = [query, *(torch.randn_like(query) for _ in range(sets - 1))]
-        flat = [one.transpose(0, 1)[None].contiguous() for one in queries]
+        flat = [q.transpose(0, 1)[None].contiguous() for q in queries]
         held = [[part[None].contiguous() for part in step.unpaged(0)] for step in steps]
 
-        def ours(number: int, given: Any = (queries, steps, starts, out, tokens)) -> None:
-            queries, steps, starts, out, tokens = given
+        def ours(number: int, tensors: Any = (queries, steps, starts, out, tokens)) -> None:
+            queries, steps, starts, out, tokens = tensors
             step = steps[number % len(steps)]
             paged_attention(
                 queries[number % len(steps)],
@@ -296,8 +296,8 @@ def measure_prefills(bench: Bench) -> None:
                 out=out,
             )
 
-        def theirs(number: int, given: Any = (flat, held)) -> torch.Tensor:
-            flat, held = given
+        def theirs(number: int, tensors: Any = (flat, held)) -> torch.Tensor:
+            flat, held = tensors
             which = number % len(held)
             more = {"is_causal": True, "enable_gqa": True}
             return F.scaled_dot_product_attention(flat[which], *held[which], **more)
@@ -321,13 +321,13 @@ def measure_writes(bench: Bench) -> None:
     rows = max(1, tokens // 400)
     blocks = -(-tokens // PAGE) + rows
     cache = torch.zeros((2, blocks, PAGE, KV_HEADS, HEAD_SIZE), dtype=dtype, device=device)
-    one = torch.ones(1, device=device)
+    scale = torch.ones(1, device=device)
     new = torch.empty((2, tokens, KV_HEADS, HEAD_SIZE), dtype=dtype, device=device).normal_()
     generator = torch.Generator().manual_seed(0)
     slots = torch.randperm(blocks * PAGE, generator=generator)[:tokens].sort().values.to(device)
 
     def write(_number: int) -> None:
-        reshape_and_cache_flash(*new, *cache.unbind(), slots, "auto", one, one)
+        reshape_and_cache_flash(*new, *cache.unbind(), slots, "auto", scale, scale)
 
     write(0)
     if not torch.equal(cache.flatten(1, 2)[:, slots], new):

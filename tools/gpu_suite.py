@@ -88,12 +88,12 @@ def verify(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
         command += ["--ops", "build_slot_mapping,slice_query_start_locs"]
         command += ["--examples", "5", "--steps", "2"]
     cache = folder / "triton"  # its own: kernels compiled earlier would not be counted
-    made = run(command, seconds, folder / "verify.log", {"TRITON_CACHE_DIR": str(cache)})
-    made["compiled"] = _compiled(cache)
-    made |= _summary(out / "summary.json") or _summary(out / "incomplete" / "summary.json")
-    if made["status"] == 3 and made["result"] == "failed":
-        made["result"] = "incomplete"
-    return made
+    part = run(command, seconds, folder / "verify.log", {"TRITON_CACHE_DIR": str(cache)})
+    part["compiled"] = _compiled(cache)
+    part |= _summary(out / "summary.json") or _summary(out / "incomplete" / "summary.json")
+    if part["status"] == 3 and part["result"] == "failed":
+        part["result"] = "incomplete"
+    return part
 
 
 def _compiled(cache: Path) -> dict[str, int]:
@@ -127,12 +127,12 @@ def tests(_: argparse.Namespace, seconds: float, folder: Path) -> Part:
     return none_is_skipped(run([*command, *GPU_TESTS], seconds, folder / "tests.log", {}))
 
 
-def none_is_skipped(made: Part) -> Part:
+def none_is_skipped(part: Part) -> Part:
     """Set the result to "skipped" if all tests were skipped, although pytest exited with 0."""
-    summary = made["last_lines"][-1] if made["last_lines"] else ""
-    if made["result"] == "passed" and " passed" not in summary:
-        made["result"] = "skipped"
-    return made
+    summary = part["last_lines"][-1] if part["last_lines"] else ""
+    if part["result"] == "passed" and " passed" not in summary:
+        part["result"] = "skipped"
+    return part
 
 
 def figures(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
@@ -142,10 +142,10 @@ def figures(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
     dry = options.device == "cpu"
     command += ["--smoke", "--seconds", "1"] if dry else ["--seconds", str(round(seconds / 2))]
     more = {"TRITON_INTERPRET": "1"} if dry else {}
-    made = run(command, seconds, folder / "figures.log", more)
+    part = run(command, seconds, folder / "figures.log", more)
     if out.exists():
-        made |= json.loads(out.read_text(encoding="utf-8"))
-    return made
+        part |= json.loads(out.read_text(encoding="utf-8"))
+    return part
 
 
 PARTS = {"verify": verify, "tests": tests, "figures": figures}
@@ -225,8 +225,8 @@ def main() -> int:
             left = options.seconds - (time.monotonic() - clock)
             share = SHARES[name] / sum(SHARES[other] for other in list(PARTS)[len(parts) :])
             parts[name] = part(options, max(10.0, left * share), Path(folder))
-            made = parts[name]
-            line = f"{name}: {made['result']}, {made.get('seconds', 0)} s: {how_far(made)}"
+            outcome = parts[name]
+            line = f"{name}: {outcome['result']}, {outcome.get('seconds', 0)} s: {how_far(outcome)}"
             print(line, flush=True)
             if parts[name]["result"] not in ("passed", "skipped"):
                 print("\n".join(parts[name].get("last_lines", [])[-15:]), flush=True)

@@ -77,7 +77,7 @@ def recorded(launch: Any, target: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
     from triton.runtime import driver
 
     usual = json.loads(json.dumps(make_backend(target).parse_options({}).__dict__, default=str))
-    found: dict[str, tuple[Any, dict[str, Any]]] = {}
+    by_kernel: dict[str, tuple[Any, dict[str, Any]]] = {}
 
     def note(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:  # noqa: A002
         constants, attributes = compile["constants"], compile["configs"][0]
@@ -86,8 +86,8 @@ def recorded(launch: Any, target: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
         )
         requested = json.loads(compile["specialization_data"])["options"]
         options = {name: value for name, value in requested.items() if value != usual[name]}
-        assert fn.name not in found, f"one launch, two forms of {fn.name}"
-        found[fn.name] = (source, options)
+        assert fn.name not in by_kernel, f"one launch, two forms of {fn.name}"
+        by_kernel[fn.name] = (source, options)
         return True  # neither compile nor launch
 
     before = driver._active
@@ -99,7 +99,7 @@ def recorded(launch: Any, target: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
     finally:
         triton.knobs.runtime.jit_cache_hook = None
         driver._active = before  # there is no public way to undo set_active without a GPU
-    return found
+    return by_kernel
 
 
 @contextmanager
@@ -135,9 +135,9 @@ def compiled(name: str, target_name: str) -> dict[Row, Cost]:
     target = GPUTarget(*TARGETS[target_name])
     costs = {}
     for kernel, (source, options) in recorded(launches()[name], target).items():
-        made = triton.compile(source, target=target, options=options)
-        measured = _amd(made.asm) if target.backend == "hip" else _nvidia(made.asm)
-        costs[kernel, name, target_name] = measured | {"shared_bytes": made.metadata.shared}
+        binary = triton.compile(source, target=target, options=options)
+        measured = _amd(binary.asm) if target.backend == "hip" else _nvidia(binary.asm)
+        costs[kernel, name, target_name] = measured | {"shared_bytes": binary.metadata.shared}
     return costs
 
 

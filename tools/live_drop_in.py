@@ -99,16 +99,16 @@ def time_engine(name: str, steps: int, seed: int) -> str:
         def timed_step() -> Any:
             switch.ours, switch.seconds = draw.random() < 0.5, 0.0
             begun = time.perf_counter()
-            made = step()
+            outputs = step()
             times[switch.ours].append((time.perf_counter() - begun, switch.seconds))
-            return made
+            return outputs
 
         engine.step = timed_step
 
     live_scenarios.run(_greedy(name), steps, seed, "sampler", prepare=prepare)
     # The first steps compile our functions.
     ours, theirs = (
-        [statistics.median(one) for one in zip(*times[side][_WARM_UP:], strict=True)]
+        [statistics.median(column) for column in zip(*times[side][_WARM_UP:], strict=True)]
         for side in (True, False)
     )
     return (
@@ -126,15 +126,15 @@ def _watch(engine: Any, seen: Seen) -> None:
 
     def watched_step() -> Any:
         seen.builds.append([])
-        made = step()
-        seen.tokens.append({one.request_id: tuple(one.outputs[0].token_ids) for one in made})
-        return made
+        outputs = step()
+        seen.tokens.append({out.request_id: tuple(out.outputs[0].token_ids) for out in outputs})
+        return outputs
 
-    def watched_build(self: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
-        before = digests(given, "given")
-        made = build(self, given, *args, **kwargs)
-        seen.builds[-1].append(before | digests(made, "made"))
-        return made
+    def watched_build(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        before = digests(batch, "given")
+        metadata = build(self, batch, *args, **kwargs)
+        seen.builds[-1].append(before | digests(metadata, "made"))
+        return metadata
 
     engine.step, AttentionGroup.build_metadata = watched_step, watched_build
 
@@ -144,9 +144,9 @@ def volatile_fields(right: Seen, again: Seen) -> set[str]:
     builds = zip(chain(*right.builds), chain(*again.builds), strict=False)
     return {
         field
-        for one, other in builds
-        for field in {**one, **other}
-        if field.startswith("made.") and one.get(field) != other.get(field)
+        for build, other in builds
+        for field in {**build, **other}
+        if field.startswith("made.") and build.get(field) != other.get(field)
     }
 
 
@@ -154,8 +154,8 @@ def differences(right: Seen, got: Seen, volatile: Set[str] = frozenset()) -> Ite
     """Yield a line on each build, and on each step's tokens, that differ."""
     pairs = zip(right.tokens, got.tokens, right.builds, got.builds, strict=True)
     for number, (tokens, others, builds, ours) in enumerate(pairs, 1):
-        for index, (one, other) in enumerate(zip(builds, ours, strict=False)):
-            if place := first_difference(one, other, volatile):
+        for index, (build, other) in enumerate(zip(builds, ours, strict=False)):
+            if place := first_difference(build, other, volatile):
                 yield f"step {number}, build {index}: {place} differs"
         if len(builds) != len(ours):
             yield f"step {number}: {len(builds)} builds without ours, {len(ours)} with ours"
@@ -170,15 +170,15 @@ def compare(name: str, steps: int, seed: int) -> tuple[bool, str, Seen]:
         _fresh(run_engine, name, steps, seed, ours=ours) for ours in (False, False, True)
     )
     volatile = volatile_fields(right, again)
-    found = [f"without ours, {line}" for line in differences(right, again, volatile)]
-    found += differences(right, got, volatile)
+    lines = [f"without ours, {line}" for line in differences(right, again, volatile)]
+    lines += differences(right, got, volatile)
     requests = {request for step in got.tokens for request in step}
-    equal = f"{len(found)} differences, the first: {found[0]}" if found else "equal"
+    equal = f"{len(lines)} differences, the first: {lines[0]}" if lines else "equal"
     text = f"{name}: {equal}; {steps} steps, {sum(map(len, got.builds))} builds"
     text += f", {len(requests)} requests"
     if volatile:
         text += f"; not compared: {', '.join(sorted(volatile))}"
-    return not found, text, got
+    return not lines, text, got
 
 
 def _fresh(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:

@@ -33,7 +33,7 @@ _RECORDED_ONLY = ("--examples", "10", "--no-vary", "--steps", "400")
 def sources() -> list[str]:
     """Return where configurations take the lengths of their requests from, in turn."""
     folder = os.environ.get("ATTNPROOF_TRACES", "")
-    traces = [str(path) for one in _TRACES for path in sorted(Path(folder).glob(one))]
+    traces = [str(path) for pattern in _TRACES for path in sorted(Path(folder).glob(pattern))]
     if folder and not traces:
         raise SystemExit(f"ATTNPROOF_TRACES is {folder}: no {' and no '.join(_TRACES)}")
     return [source for trace in traces for source in ("sampler", trace)] or ["sampler"]
@@ -74,10 +74,10 @@ def main(arguments: Iterable[str] | None = None) -> int:
     options, others = parser.parse_known_args(None if arguments is None else list(arguments))
     recordings = options.out / "recordings"
     shutil.rmtree(recordings, ignore_errors=True)  # those of an earlier run
-    folders, total, given = [], 0, sources()
+    folders, total, traces = [], 0, sources()
     for number, name in enumerate(options.only):
         folders.append(recordings / name)
-        source = given[number % len(given)]
+        source = traces[number % len(traces)]
         total += record(name, folders[-1], options.steps, options.seed + number, source)
     code = verify(folders, options.out / "report", others)
     files = [file for folder in folders for file in recording_files(folder)]

@@ -104,8 +104,8 @@ def _cut(requests: Iterable[TraceRequest]) -> Lengths:
     prompt, output = _LONGEST
     return cycle(
         [
-            (min(prompt, max(1, one.input_tokens)), min(output, max(1, one.output_tokens)))
-            for one in requests
+            (min(prompt, max(1, request.input_tokens)), min(output, max(1, request.output_tokens)))
+            for request in requests
         ]
     )
 

@@ -64,9 +64,9 @@ class Watch:
         """Note the drafts, schedule, and note the decisions."""
         scheduler, number = self._scheduler, self._numbers
         drafts = {
-            number[one.request_id]: len(one.spec_token_ids)
-            for one in scheduler.running
-            if one.spec_token_ids
+            number[request.request_id]: len(request.spec_token_ids)
+            for request in scheduler.running
+            if request.spec_token_ids
         }
         output = self._schedule(*args, **kwargs)
         manager, rows = scheduler.kv_cache_manager, output.num_scheduled_tokens
@@ -143,14 +143,14 @@ def main(arguments: Iterable[str] | None = None) -> int:
             command = f"python tools/live_scheduler.py {name} --steps {options.steps}"
             run = EngineRun(engine="vLLM 0.32.0", command=command, config=config)
             write_run(options.out, run, steps)
-        found = compare_run(config, steps)
-        differs |= found.difference is not None
-        print(f"{name}: {found.difference or 'equal'}; {_counts(found)}", flush=True)
+        comparison = compare_run(config, steps)
+        differs |= comparison.difference is not None
+        print(f"{name}: {comparison.difference or 'equal'}; {_counts(comparison)}", flush=True)
     return int(differs)
 
 
-def _counts(found: Comparison) -> str:
-    counts = msgspec.structs.asdict(found)
+def _counts(comparison: Comparison) -> str:
+    counts = msgspec.structs.asdict(comparison)
     del counts["difference"]
     return ", ".join(f"{name} {count}" for name, count in counts.items())
 

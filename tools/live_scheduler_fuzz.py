@@ -64,7 +64,7 @@ def make_scheduler(config: Any, draw: random.Random) -> Any:
     if draw.random() < 0.5:
         config.speculative_config = None
     spec = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    made = Scheduler(
+    scheduler = Scheduler(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(
             num_blocks=cache.num_gpu_blocks,
@@ -75,7 +75,7 @@ def make_scheduler(config: Any, draw: random.Random) -> Any:
         block_size=size,
     )
     config.speculative_config = speculation
-    return made
+    return scheduler
 
 
 def run_once(config: Any, seed: int) -> tuple[Any, list[EngineStep]]:
@@ -133,13 +133,13 @@ def _answer(scheduler: Any, output: Any, draw: random.Random) -> None:
     sampled, drafts = [], []
     for name in names:
         request = scheduler.requests[name]
-        given = output.scheduled_spec_decode_tokens.get(name, ())
-        made: list[int] = []
+        draft_tokens = output.scheduled_spec_decode_tokens.get(name, ())
+        new_ids: list[int] = []
         if request.num_computed_tokens >= request.num_tokens:
-            real = sum(token >= 0 for token in given)
-            made = [10_000 + draw.randrange(1 << 30) for _ in range(1 + draw.randint(0, real))]
-        sampled.append(made)
-        room = scheduler.max_model_len - request.num_tokens - len(made)
+            real = sum(token >= 0 for token in draft_tokens)
+            new_ids = [10_000 + draw.randrange(1 << 30) for _ in range(1 + draw.randint(0, real))]
+        sampled.append(new_ids)
+        room = scheduler.max_model_len - request.num_tokens - len(new_ids)
         count = max(0, min(draw.randint(0, scheduler.num_spec_tokens), room))
         drafts.append([draw.randrange(_TOKENS) for _ in range(count)])
     scheduler.update_from_output(
@@ -171,12 +171,12 @@ def main() -> int:
             command = f"python tools/live_scheduler_fuzz.py --runs 1 --seed {seed}"
             header = EngineRun(engine="Scheduler of vLLM 0.32.0", command=command, config=ours)
             write_run(options.out / f"drawn-{seed}.vllm-0.32.jsonl.gz", header, run)
-        found = compare_run(ours, run)
-        steps += found.steps
-        preemptions += found.preemptions
-        if found.difference:
+        comparison = compare_run(ours, run)
+        steps += comparison.steps
+        preemptions += comparison.preemptions
+        if comparison.difference:
             differences += 1
-            print(f"seed {seed}: {found.difference}; {ours}", flush=True)
+            print(f"seed {seed}: {comparison.difference}; {ours}", flush=True)
     print(
         f"{options.runs} runs, {differences} with a difference; "
         f"{steps} steps, {preemptions} preemptions"

@@ -64,11 +64,11 @@ def main() -> None:
             recorder.active = not recorder.active
             clock.seconds = 0.0
             begun = time.perf_counter()
-            made = step()
+            outputs = step()
             times[recorder.active].append(time.perf_counter() - begun)
             if recorder.active:
                 hooks.append(clock.seconds)
-            return made
+            return outputs
 
         engine.step = timed_step
         live_engine.drive(engine, options.requests, options.steps, seed=2)

@@ -44,7 +44,7 @@ def _cases(candidate: Candidate, operation: Operation) -> Iterator[Case]:
     faults = faults_for(operation, candidate)
     corpus = _ROOT / "tests" / "corpus" / candidate.name.partition("-")[0]
     known = read_corpus(corpus) if corpus.is_dir() else []
-    own = [one for one in known if one.case.operation == operation.name]
+    own = [entry for entry in known if entry.case.operation == operation.name]
     for sourced in explicit_cases(operation, faults, [], own, set(), with_boundaries=True):
         case = INTERFACES[candidate.interface].fit(sourced.case)
         if case.fault and not (faults and fault_of(operation, case).applies(case)):
@@ -73,7 +73,9 @@ def _judge(candidate: Candidate) -> dict[str, str]:
             judged += 1
             if explained.known:
                 shown[name] = "deviates"
-            unexplained.update(f"{one.diagnosis}: {one.message}" for one in explained.unknown)
+            unexplained.update(
+                f"{failure.diagnosis}: {failure.message}" for failure in explained.unknown
+            )
         if not judged:
             del shown[name]
         for text, times in unexplained.items():
@@ -86,7 +88,7 @@ def _judge(candidate: Candidate) -> dict[str, str]:
 def _rows(text: str) -> dict[str, dict[str, str]]:
     """Return the table of a page by release, then operation; empty without one."""
     lines = re.findall(rf"^{re.escape(_HEAD)}.*(?:\n\|.*)*", text, re.MULTILINE)
-    cells = [[c.strip() for c in one.split("|")[1:-1]] for one in "".join(lines).splitlines()]
+    cells = [[c.strip() for c in line.split("|")[1:-1]] for line in "".join(lines).splitlines()]
     releases = cells[0][1:] if cells else []
     return {
         release: {row[0].strip("`"): row[at] for row in cells[2:] if row[at]}
@@ -95,7 +97,7 @@ def _rows(text: str) -> dict[str, dict[str, str]]:
 
 
 def _table(columns: dict[str, dict[str, str]]) -> str:
-    releases = sorted(columns, key=lambda one: [int(n) for n in re.findall(r"\d+", one)])
+    releases = sorted(columns, key=lambda release: [int(n) for n in re.findall(r"\d+", release)])
     lines = [f"{_HEAD} {' | '.join(releases)} |", "|---" * (len(releases) + 1) + "|"]
     for name in ALL:
         marks = [columns[release].get(name, "") for release in releases]

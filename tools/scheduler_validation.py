@@ -28,7 +28,7 @@ _TICK_OFFSET_S = 0.12
 """Time between the first tick and the first request, in seconds: with this value, the queue
 counts and prompt throughput of the request records agree best with the series."""
 
-_FITTED = ("fixed_s", "decode_request_s")
+_COEFFICIENTS = ("fixed_s", "decode_request_s")
 """Coefficients to fit: a run whose cache is always full does not determine the other two."""
 FIT_START = StepCost(
     fixed_s=0.016, prefill_token_s=90e-6, decode_request_s=20e-6, kv_token_s=0.13e-6
@@ -120,12 +120,12 @@ def errors(measured: Run, scheduled: Run) -> list[Error]:
     """Return the error of each series and each time."""
     pairs = [(name, measured.series[name], scheduled.series[name]) for name in SERIES]
     pairs += [(f"{name}_s", measured.times[name], scheduled.times[name]) for name in TIMES]
-    found = []
+    error_list = []
     for name, truth, ours in pairs:
         absolute = float(np.abs(truth - ours).mean())
         correlation = float(np.corrcoef(truth, ours)[0, 1])
-        found.append(Error(name, absolute, absolute / float(truth.mean()), correlation))
-    return found
+        error_list.append(Error(name, absolute, absolute / float(truth.mean()), correlation))
+    return error_list
 
 
 def between(run: Run, start: float, stop: float, measured: Run) -> Run:
@@ -144,8 +144,8 @@ def loss(directory: Path, measured: Run, cost: StepCost, until: float = math.inf
     """Return the loss of the fit: the sum of relative errors of queues and finishing times."""
     scheduled = scheduled_run(directory, len(measured.series["running"]), cost)
     parts = [between(run, 0, until, measured) for run in (measured, scheduled)]
-    fitted = ("running", "waiting", "finished_s")
-    return sum(error.relative for error in errors(*parts) if error.name in fitted)
+    in_loss = ("running", "waiting", "finished_s")
+    return sum(error.relative for error in errors(*parts) if error.name in in_loss)
 
 
 def fit(directory: Path, until: float = math.inf) -> StepCost:
@@ -160,11 +160,11 @@ def fit(directory: Path, until: float = math.inf) -> StepCost:
         improved = True
         while improved:
             improved = False
-            for name, ratio in product(_FITTED, (factor, 1 / factor)):
+            for name, ratio in product(_COEFFICIENTS, (factor, 1 / factor)):
                 trial = msgspec.structs.replace(best, **{name: getattr(best, name) * ratio})
-                found = loss(directory, measured, trial, until)
-                if found < least - 1e-4:
-                    best, least, improved = trial, found, True
+                trial_loss = loss(directory, measured, trial, until)
+                if trial_loss < least - 1e-4:
+                    best, least, improved = trial, trial_loss, True
     return best
 
 

@@ -106,7 +106,7 @@ def write_operations() -> list[str]:
     bugs, sections, deviations = _known_bugs(), _sections(), list(_deviations())
     for entry in entries:
         name = entry.operation.name
-        own = [one for one in deviations if name in one["operations"] or "*" in one["operations"]]
+        own = [row for row in deviations if name in row["operations"] or "*" in row["operations"]]
         text = "\n".join(operation_page(entry, sections, _bugs_of(name, bugs), own)) + "\n"
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
     rows = [
@@ -169,8 +169,11 @@ def operation_page(
         yield from (*(f"- {name}: {failure}" for name, failure in bugs), "")
     if deviations:
         yield from ("## Deviations of published engines", "")
-        for one in deviations:
-            yield f"- {one['engine']} {one['versions']}, {one['id']}: {one['title']}"
+        for deviation in deviations:
+            yield (
+                f"- {deviation['engine']} {deviation['versions']}, "
+                f"{deviation['id']}: {deviation['title']}"
+            )
 
 
 def _text(docstring: str) -> list[str]:
@@ -205,8 +208,8 @@ def _bugs_of(name: str, bugs: dict[str, str]) -> list[tuple[str, str]]:
 def _deviations() -> Iterator[dict[str, Any]]:
     for path in sorted((ROOT / "harness" / "adapters").glob("*_deviations.toml")):
         engine = path.stem.removesuffix("_deviations")
-        for one in tomllib.loads(path.read_text(encoding="utf-8")).get("deviation", []):
-            yield one | {"engine": engine}
+        for deviation in tomllib.loads(path.read_text(encoding="utf-8")).get("deviation", []):
+            yield deviation | {"engine": engine}
 
 
 def write_samples(base: Path = PAGES) -> None:

@@ -98,11 +98,11 @@ def repeated(times: int) -> Contestant:
     """Return a contestant that does the same short work `times` times."""
 
     def make() -> TimedCall:
-        split, given = optimized.split_decodes_and_prefills, batch(8)
+        split, metadata = optimized.split_decodes_and_prefills, batch(8)
 
         def run() -> None:
             for _ in repeat(None, times):
-                split(given)
+                split(metadata)
 
         return TimedCall(run)
 
@@ -112,11 +112,11 @@ def repeated(times: int) -> Contestant:
 def compare(pair: Sequence[Contestant], budget: Budget, noise: Noise) -> Compared:
     """Compare the second contestant of the pair with the first."""
     begin = time.monotonic()
-    one, other = (samples.host_ns for samples in measure(pair, budget, "cpu"))
+    first, other = (samples.host_ns for samples in measure(pair, budget, "cpu"))
     seconds = time.monotonic() - begin
-    found = ratio(other, one)
-    speed = verdict(*found, mann_whitney(other, one), noise)
-    return Compared(pair[0].name, found[0], speed, len(one), seconds)
+    ratios = ratio(other, first)
+    speed = verdict(*ratios, mann_whitney(other, first), noise)
+    return Compared(pair[0].name, ratios[0], speed, len(first), seconds)
 
 
 def calls_of(nanoseconds: float) -> int:
@@ -127,24 +127,24 @@ def calls_of(nanoseconds: float) -> int:
 
 def one_run(budget: Budget) -> tuple[Noise, list[Compared], list[Compared]]:
     """Return the noise floor, the comparisons without a difference, and those with one."""
-    given = functions()
-    noise = measure_noise(given, budget, "cpu", repeats=3)
-    pairs = [(contestant, contestant) for contestant in given for _ in range(COMPARISONS)]
+    contestants = functions()
+    noise = measure_noise(contestants, budget, "cpu", repeats=3)
+    pairs = [(contestant, contestant) for contestant in contestants for _ in range(COMPARISONS)]
     same = [compare(pair, budget, noise) for pair in pairs]
     times = calls_of(100_000)
     pair = (repeated(times), repeated(times * 11 // 10))
     return noise, same, [compare(pair, budget, noise) for _ in range(SLOWDOWNS)]
 
 
-def show(title: str, found: list[Compared]) -> None:
+def show(title: str, comparisons: list[Compared]) -> None:
     """Print a line per function: verdicts, spread of the ratios, rounds and seconds."""
     print(title)
-    for name in dict.fromkeys(one.name for one in found):
-        same = [one for one in found if one.name == name]
-        counts = {speed: sum(one.speed == speed for one in same) for speed in ("faster", "slower")}
-        low, high = np.quantile([one.ratio for one in same], (0.01, 0.99))
-        rounds = np.median([one.rounds for one in same])
-        seconds = np.mean([one.seconds for one in same])
+    for name in dict.fromkeys(row.name for row in comparisons):
+        same = [row for row in comparisons if row.name == name]
+        counts = {speed: sum(row.speed == speed for row in same) for speed in ("faster", "slower")}
+        low, high = np.quantile([row.ratio for row in same], (0.01, 0.99))
+        rounds = np.median([row.rounds for row in same])
+        seconds = np.mean([row.seconds for row in same])
         print(
             f"  {name}: {len(same)} comparisons, "
             f"{counts['faster']} faster, {counts['slower']} slower, "
@@ -186,10 +186,10 @@ def main() -> int:
             neighbour.terminate()
     show("the same function twice", same)
     show("10 % more work", slower)
-    false = sum(one.speed != "no evidence" for one in same)
-    found = sum(one.speed == "slower" for one in slower)
-    print(f"false differences {false} of {len(same)}, slowdowns found {found} of {len(slower)}")
-    return int(false > len(same) / 100 or found < 0.9 * len(slower))
+    false = sum(row.speed != "no evidence" for row in same)
+    detected = sum(row.speed == "slower" for row in slower)
+    print(f"false differences {false} of {len(same)}, slowdowns found {detected} of {len(slower)}")
+    return int(false > len(same) / 100 or detected < 0.9 * len(slower))
 
 
 if __name__ == "__main__":

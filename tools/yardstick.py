@@ -89,7 +89,7 @@ def verify_seconds(names: list[str], examples: int) -> tuple[int, float]:
         summary = json.loads((Path(folder) / "summary.json").read_text(encoding="utf-8"))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = sum(getattr(after, k) - getattr(before, k) for k in ("ru_utime", "ru_stime"))
-    return sum(one["cases"] for one in summary["operations"]), spent
+    return sum(operation["cases"] for operation in summary["operations"]), spent
 
 
 def main() -> None:
