@@ -33,5 +33,5 @@ def linear_build(
         if offsets[row + 1] - offsets[row] > 1:
             decodes = row
     decode_tokens = offsets[decodes]
-    states = torch.stack([*[one[0] for one in block_table], block_table.new_zeros(())])[:-1]
+    states = torch.stack([*[blocks[0] for blocks in block_table], block_table.new_zeros(())])[:-1]
     return decodes, decode_tokens, rows - decodes, offsets[-1] - decode_tokens, states
