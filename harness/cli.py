@@ -50,19 +50,19 @@ _Misuse: Any = typer.BadParameter.__mro__[2]
 """Base class of the errors of the arguments: typer may have its own copy of click."""
 
 _Options = TypeVar("_Options")
-_Made = TypeVar("_Made")
+_Argument = TypeVar("_Argument")
 _CONTEXT = "typer_context"
 """Parameter of a verb's function that typer fills."""
 
 
-def _plain(options: type[_Options], given: dict[str, Any]) -> _Options:
+def _plain(options: type[_Options], flags: dict[str, Any]) -> _Options:
     """Return the options of the command line; pyproject.toml sets none of them."""
-    return options(**given)
+    return options(**flags)
 
 
 def _takes(
-    options: type[_Options], make: Callable[[type[_Options], dict[str, Any]], _Made]
-) -> Callable[[Callable[[_Made], int]], Callable[..., None]]:
+    options: type[_Options], make: Callable[[type[_Options], dict[str, Any]], _Argument]
+) -> Callable[[Callable[[_Argument], int]], Callable[..., None]]:
     """Return a decorator that gives a verb one option for each field of a dataclass.
 
     typer reads the options from a signature; the decorated function has the fields as its
@@ -71,20 +71,18 @@ def _takes(
     """
     hints = get_type_hints(options, include_extras=True)
     parameters = [
-        Parameter(
-            one.name, Parameter.KEYWORD_ONLY, default=_default(one), annotation=hints[one.name]
-        )
-        for one in fields(options)  # type: ignore[arg-type]
+        Parameter(f.name, Parameter.KEYWORD_ONLY, default=_default(f), annotation=hints[f.name])
+        for f in fields(options)  # type: ignore[arg-type]
     ]
     parameters.append(Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=typer.Context))
 
-    def decorate(verb: Callable[[_Made], int]) -> Callable[..., None]:
+    def decorate(verb: Callable[[_Argument], int]) -> Callable[..., None]:
         def command(**values: Any) -> NoReturn:
             context: typer.Context = values.pop(_CONTEXT)
-            given = {
+            flags = {
                 name: value for name, value in values.items() if _is_given(context, name, value)
             }
-            raise typer.Exit(verb(make(options, given)))
+            raise typer.Exit(verb(make(options, flags)))
 
         command.__name__, command.__doc__ = verb.__name__, verb.__doc__
         command.__annotations__ = {**hints, _CONTEXT: typer.Context}
@@ -172,14 +170,14 @@ def diff(options: DiffOptions) -> int:
 
 @app.command()
 @_takes(ConfigOptions, settings)
-def config(found: list[Setting]) -> int:
+def config(listed: list[Setting]) -> int:
     """Print the value of each option of `verify`, and where it came from.
 
     Takes the options of `verify`. Exit codes: 0 printed, 2 usage.
     """
     from attnproof.harness.verbs.config import print_settings
 
-    print_settings(found)
+    print_settings(listed)
     return 0
 
 

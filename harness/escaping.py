@@ -53,7 +53,7 @@ def escape_tree(value: Any) -> Any:
 def markdown_text(text: object) -> str:
     """Return a line of Markdown that shows the text: no markup, link, mention or HTML."""
     line = " ".join(escape_line(text).split())
-    line = _MARKDOWN.sub(lambda found: _backslashed(found[0]), line)
+    line = _MARKDOWN.sub(lambda match: _backslashed(match[0]), line)
     return _REFERENCE.sub(r"\g<0><!-- -->", line)
 
 
@@ -102,13 +102,13 @@ def _ansi_c(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", errors))
 
 
-def _hexadecimal(found: re.Match[str]) -> str:
-    return f"\\x{ord(found[0]):02x}"
+def _hexadecimal(match: re.Match[str]) -> str:
+    return f"\\x{ord(match[0]):02x}"
 
 
-def _backslashed(found: str) -> str:
+def _backslashed(text: str) -> str:
     # A backslash before a digit is a backslash; the mark after the number makes it a list.
-    return f"{found}\\" if found.isdecimal() else f"\\{found}"
+    return f"{text}\\" if text.isdecimal() else f"\\{text}"
 
 
 def _longest_ticks(text: str) -> int:

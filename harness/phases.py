@@ -155,7 +155,7 @@ def _table(folder: Path) -> str:
         # A process that is killed at its begin leaves an empty file.
         for phase, spent in zip(Phase, array("d", path.read_bytes()), strict=False):
             seconds[process, phase] += spent
-    names = [f"{number[one]} {one.name.lower()}{'s' * (number[one] != 1)}" for one in Process]
+    names = [f"{number[kind]} {kind.name.lower()}{'s' * (number[kind] != 1)}" for kind in Process]
     lines = [["CPU seconds", *names, "all"]]
     rows: list[tuple[str, list[Phase]]] = [
         *((phase.name.lower().replace("_", " "), [phase]) for phase in Phase),
@@ -163,7 +163,7 @@ def _table(folder: Path) -> str:
     ]
     for name, phases in rows:
         row = [sum(seconds[process, phase] for phase in phases) for process in Process]
-        lines.append([name, *(f"{one:.2f}" for one in (*row, sum(row)))])
+        lines.append([name, *(f"{cpu_s:.2f}" for cpu_s in (*row, sum(row)))])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])])
