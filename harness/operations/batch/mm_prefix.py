@@ -7,7 +7,6 @@ taken for exclusive, rows behind the tokens that are written.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -20,7 +19,7 @@ from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.batch import expected_tokens
-from attnproof.harness.model.call import Call, Facts, Outputs
+from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
@@ -28,7 +27,7 @@ from attnproof.harness.model.operation import Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.derived.faults import faults_of
 from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
-from attnproof.harness.operations.shared.metadata import batch_of
+from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 from attnproof.harness.operations.shared.params import Few, Params
 from attnproof.reference import fill_mm_prefix_query_ranges as fill_reference
 
@@ -41,11 +40,6 @@ Ranges = dict[int, list[tuple[int, int]]]
 _Range = Annotated[list[Count], Meta(max_length=3)]
 """Row, start and end of a range; the row alone for a row with an empty list."""
 _Ranges = Annotated[list[_Range], Meta(max_length=2**16)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _FillFacts(Facts):
-    batch: Batch
 
 
 class _FillParams(Params):
@@ -106,20 +100,15 @@ def _range_lists(draw: st.DrawFn, rows: int) -> list[list[int]] | None:
     ranges = []
     for row in draw(st.lists(st.integers(0, rows - 1), max_size=rows, unique=True)):
         points = draw(_POINTS)
-        bounds = points
         if len(points) % 2:
             at = 2 * draw(st.integers(0, len(points) // 2))
-            bounds = [*points[: at + 1], *points[at:]]
-        ranges += [[row, a, b] for a, b in _pairs(bounds)] or [[row]]
+            points = [*points[: at + 1], *points[at:]]
+        ends = zip(points[::2], points[1::2], strict=True)
+        ranges += [[row, start, end] for start, end in ends] or [[row]]
         if draw(st.integers(0, 3)) == 3:  # one position, perhaps inside a range
             point = draw(st.integers(0, 60))
             ranges.append([row, point, point])
     return ranges
-
-
-def _pairs(bounds: list[int]) -> Iterator[tuple[int, int]]:
-    """Return consecutive pairs of an even number of bounds."""
-    return zip(bounds[::2], bounds[1::2], strict=True)
 
 
 @st.composite
@@ -143,22 +132,16 @@ def _fill_boundaries() -> Iterator[tuple[str, Case]]:
     yield "ranges before and behind the query", _fill_case(two, [[0, 0, 2], [0, 6, 9]], 2)
     chunk = make_batch([8], [8], 4)
     for start, end in ((0, 8), (7, 9), (8, 15), (15, 16), (10, 12), (0, 7), (16, 20), (2, 30)):
-        yield (
-            f"positions {start} to {end} of a chunk of 8 to 15",
-            _fill_case(chunk, [[0, start, end]], 1),
-        )
+        name = f"positions {start} to {end} of a chunk of 8 to 15"
+        yield name, _fill_case(chunk, [[0, start, end]], 1)
     yield "several ranges of a request", _fill_case(chunk, [[0, 12, 13], [0, 4, 9], [0, 10, 11]])
     yield "range of one position", _fill_case(chunk, [[0, 9, 9], [0, 11, 10]], 1)
     around = [[0, 8, 9], [0, 10, 10], [0, 12, 14]]
     yield "one position between two ranges", _fill_case(chunk, around)
     yield "one position inside a range", _fill_case(chunk, [[0, 7, 14], [0, 10, 10]], 1)
     yield "only the second request", _fill_case(two, [[1, 0, 1]], 3)
-    yield (
-        "padded rows and tokens",
-        _fill_case(
-            make_batch([3, 2], [3, 0], 4, padded_requests=2, padded_tokens=3), [[0, 4, 5]], 4
-        ),
-    )
+    padded = make_batch([3, 2], [3, 0], 4, padded_requests=2, padded_tokens=3)
+    yield "padded rows and tokens", _fill_case(padded, [[0, 4, 5]], 4)
     yield "no requests", _fill_case(make_batch([], [], 4), None, 2)
     yield "idle row with a range", _fill_case(make_batch([0, 2], [4, 0], 4), [[0, 0, 3], [1, 0, 1]])
     strided = make_batch([3, 2], [3, 0], 4, strided=True, dtype="int64")
@@ -197,12 +180,12 @@ def _compute_steps(batch: Batch) -> Iterator[Case]:
 
 def _prepare_fill(case: Case, pattern: int, device: str) -> Call:
     batch, stale = batch_of(case), STALE_PATTERNS[pattern]
-    made, step = batch_arrays(batch), 2 if batch.strided else 1
-    tokens = int(made.query_start_loc[-1]) + case.params.get("spare", 0)
+    arrays, step = batch_arrays(batch), 2 if batch.strided else 1
+    tokens = int(arrays.query_start_loc[-1]) + case.params.get("spare", 0)
     buffer = np.full((tokens, 2), stale, dtype=np.int32)
     pieces = [
-        Piece(_OFFSETS, made.query_start_loc, True, (step,)),
-        Piece("seq_lens_cpu", made.seq_lens, True, (step,)),
+        Piece(_OFFSETS, arrays.query_start_loc, True, (step,)),
+        Piece("seq_lens_cpu", arrays.seq_lens, True, (step,)),
         Piece("out", buffer, True, (2 * step + step - 1, step)),
     ]
     arena = Arena(pieces, stale, device)
@@ -214,7 +197,7 @@ def _prepare_fill(case: Case, pattern: int, device: str) -> Call:
         "seq_lens_cpu": arena.tensors["seq_lens_cpu"],
     }
     plain, written = {_RANGES: ranges}, frozenset({"out"})
-    return Call(args, arena=arena, plain=plain, written=written, facts=_FillFacts(batch=batch))
+    return Call(args, arena=arena, plain=plain, written=written, facts=BatchFacts(batch=batch))
 
 
 def _fill_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
