@@ -150,7 +150,7 @@ def _replay_on(
 
 
 def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
-    case = worker.fitted(case)
+    case = worker.in_interface(case)
     observed = (
         worker.judge(case).failures
         or failures_of_further_calls(worker, case)

@@ -40,7 +40,7 @@ def findings_of(examination: Examination, *, with_outputs: bool = True) -> list[
     """
     order: dict[str, Any] = {name: index for index, name in enumerate(ORACLES)}
     kept: dict[str, Finding] = {}
-    known = examination.roots.found
+    known = examination.roots.by_root
     for root, found in known.items():
         if any(found.failure.follows_from(other) for other in known if other != root):
             continue  # of a batch that no engine makes, and found on one that an engine makes too
@@ -72,7 +72,7 @@ def advice_of(examination: Examination, *, with_outputs: bool = True) -> list[Fi
 
     A field that is wrong in the smallest case of one root cause follows from that in others too.
     """
-    groups = {root: found.groups for root, found in examination.roots.found.items()}
+    groups = {root: found.groups for root, found in examination.roots.by_root.items()}
     kept: list[Occurrence] = []
     advised = examination.counts.advised
     for root, one in sorted(advised.items(), key=lambda item: len(item[1].beside)):

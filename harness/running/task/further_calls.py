@@ -15,6 +15,7 @@ from attnproof.harness.oracles.relations import related_cases
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.task.certainty import is_death
+from attnproof.harness.running.task.confirming import judge_again, minimise_and_record
 from attnproof.harness.running.task.examination import Examination
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
@@ -30,7 +31,9 @@ those objects filled with another option of the case. Where fewer cases are call
 later calls and one of the others are made after each: the cases take turns."""
 _MOST_WRONG = 5
 """Cases of further calls that fail by themselves and are judged like the others."""
-_DETERMINISM, _INVARIANTS = (list(ORACLES).index(one.NAME) for one in (determinism, invariants))
+_DETERMINISM, _INVARIANTS = (
+    list(ORACLES).index(oracle.NAME) for oracle in (determinism, invariants)
+)
 
 
 def make_further_calls(examination: Examination, examples: int) -> None:
@@ -50,28 +53,28 @@ def make_further_calls(examination: Examination, examples: int) -> None:
         turn = turns.pop(case.id, None)
         return failures_of_further_calls(examination.worker, case, wrong, turn)
 
-    fewest = _FEWEST_SPARSE if examination.sparse else _FEWEST
+    fewest = _FEWEST_SPARSE if examination.settings.sparse else _FEWEST
     if examination.costly_share > 1:
         fewest = _FEWEST_COSTLY
     count = max(fewest, -(-examples // CASES_PER_FURTHER))
     accepted, checks = examination.counts.accepted, examination.counts.checks
-    drawn = [one for one in accepted if one.origin == "fuzz"]
-    others = [one for one in accepted if one.origin != "fuzz"]
+    drawn = [sourced for sourced in accepted if sourced.origin == "fuzz"]
+    others = [sourced for sourced in accepted if sourced.origin != "fuzz"]
     chosen = [*_spread(drawn, count), *_spread(others, count)]
-    if Kind.CONTRACT not in examination.judged:
+    if Kind.CONTRACT not in examination.candidate.judged:
         chosen = real_ones(examination.operation, chosen, others)
-    if examination.sparse or examination.costly_share > 1:
+    if examination.settings.sparse or examination.costly_share > 1:
         turns |= {sourced.case.id: turn for turn, sourced in enumerate(chosen)}
     for sourced in chosen:
         interrupt.check()
-        examination.judge_again(sourced, judge)
+        judge_again(examination, sourced, judge)
         checks[_DETERMINISM] += 1
         checks[_INVARIANTS] += examination.operation.contract.relations is not None
     for case in wrong[:_MOST_WRONG]:
         sourced = Sourced(case, "boundary", "a further call")
         failure = examination.roots.new_failure(examination.check(sourced))
         if failure is not None:
-            examination.minimise_and_record(failure, sourced, sourced)
+            minimise_and_record(examination, failure, sourced, sourced)
 
 
 def failures_of_further_calls(
@@ -98,18 +101,18 @@ def _failures_of_later_calls(
     if turn is not None:
         others = others[turn % max(1, len(others)) :][:1]
         again = again[turn % max(1, len(again)) :][:1]
-    calls = [*((one, False) for one in others), *((one, True) for one in again)]
+    calls = [*((other, False) for other in others), *((other, True) for other in again)]
     for other, in_place in calls:
         call_after = partial(worker.call_after, in_place=in_place)
-        later = worker.fitted(other)
+        second = worker.in_interface(other)
         try:
-            failures = call_after(case, later).failures
+            failures = call_after(case, second).failures
             if any(map(is_death, failures)):  # perhaps the machine's
-                failures = call_after(case, later).failures
+                failures = call_after(case, second).failures
             if failures and failures[0].diagnosis == DEPENDS:
                 worker.restart_warm()  # the process may have kept what is wrong
-                if worker.judge(later).failures:
-                    wrong.append(later)
+                if worker.judge(second).failures:
+                    wrong.append(second)
                     continue
         except InvalidCaseError:  # only cases that the reference accepts are meant
             continue
@@ -122,13 +125,13 @@ def _failures_of_relations(worker: Worker, case: Case, wrong: list[Case]) -> tup
     related = related_cases(ALL[case.operation], case)
     whole = worker.outputs(case) if related else {}
     for cases, judge in related if whole else ():
-        fitted = [worker.fitted(one) for one in cases]
-        if any(map(problem_of, fitted)):
+        others = [worker.in_interface(other) for other in cases]
+        if any(map(problem_of, others)):
             continue
         try:
-            made = [worker.outputs(one) for one in fitted]
-            failures = tuple(judge(whole, *made)) if all(made) else ()
-            failing = [one for one in fitted if failures and worker.judge(one).failures]
+            outputs = [worker.outputs(other) for other in others]
+            failures = tuple(judge(whole, *outputs)) if all(outputs) else ()
+            failing = [other for other in others if failures and worker.judge(other).failures]
         except InvalidCaseError:  # only cases that the reference accepts are meant
             continue
         wrong += failing
@@ -142,11 +145,16 @@ def real_ones(operation: Operation, chosen: list[Sourced], cases: list[Sourced])
 
     What an unreal case shows is advice, whatever real ones would show.
     """
-    known = {one.case.id for one in chosen}
+    known = {sourced.case.id for sourced in chosen}
     others = (
-        one for one in cases if one.case.id not in known and not operation.why_unreal(one.case)
+        other
+        for other in cases
+        if other.case.id not in known and not operation.why_unreal(other.case)
     )
-    return [next(others, one) if operation.why_unreal(one.case) else one for one in chosen]
+    return [
+        next(others, sourced) if operation.why_unreal(sourced.case) else sourced
+        for sourced in chosen
+    ]
 
 
 def _spread(cases: list[Sourced], count: int) -> list[Sourced]:

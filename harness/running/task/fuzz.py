@@ -21,6 +21,7 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.running.errors import InfrastructureError
+from attnproof.harness.running.task.confirming import minimise_and_record
 from attnproof.harness.running.task.examination import Examination
 from attnproof.harness.running.task.root_causes import Root
 from attnproof.harness.running.task.shrink import is_emptier
@@ -58,12 +59,12 @@ class _Spent(BaseException):
 
 def strategy(operation: Operation, faults: Mapping[str, Fault]) -> st.SearchStrategy[Case]:
     """Return the strategy for the operation's cases, some malformed by one of the faults."""
-    good, lot = operation.inputs.cases(), st.integers(0, _MALFORMED_SHARE - 1)
+    good, turn = operation.inputs.cases(), st.integers(0, _MALFORMED_SHARE - 1)
 
     @st.composite
     def draw_case(draw: st.DrawFn) -> Case:
         case = draw(good)
-        if draw(lot) < _MALFORMED_SHARE - 1:
+        if draw(turn) < _MALFORMED_SHARE - 1:
             return case
         names = [name for name, fault in faults.items() if fault.applies(case)]
         if not names:
@@ -138,7 +139,7 @@ def _find_causes(examination: Examination, examples: int, run_seed: int) -> None
             if not examination.is_new(discovery.failure, discovery.sourced):
                 continue  # shrunk to a case of another one: a further pass finds it alone
             # Hypothesis may stop early where a draw depends on an earlier one.
-            examination.minimise_and_record(discovery.failure, discovery.sourced, first)
+            minimise_and_record(examination, discovery.failure, discovery.sourced, first)
     except BaseException:  # such as an interrupt: what was found so far is kept
         for discovery, first in latest.values():
             examination.record(discovery.failure, discovery.sourced, first)
@@ -162,7 +163,7 @@ def _one_pass(
     }
 
     def body(case: Case) -> None:
-        sourced = examination.fitted(Sourced(case, "fuzz"))
+        sourced = examination.in_interface(Sourced(case, "fuzz"))
         case = sourced.case
         if stopped:
             return
@@ -214,8 +215,8 @@ def _explore(
     try:
         with without_local_constants():
             _drawn(body, examination, examples, run_seed)()
-    except Discovery as found:
-        return [found]
+    except Discovery as discovery:
+        return [discovery]
     except BaseExceptionGroup as group:  # of an interrupt too, which `_discoveries` raises
         return _discoveries(group)
     except Unsatisfiable:
@@ -251,12 +252,12 @@ def _drawn(
 
 
 def _discoveries(group: BaseExceptionGroup[BaseException]) -> list[Discovery]:
-    found: list[Discovery] = []
+    discoveries: list[Discovery] = []
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
-            found.extend(_discoveries(error))
+            discoveries.extend(_discoveries(error))
         elif isinstance(error, Discovery):
-            found.append(error)
+            discoveries.append(error)
         else:
             raise error  # an interrupt or an error of the harness, which findings must not hide
-    return found
+    return discoveries

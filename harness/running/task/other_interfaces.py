@@ -47,7 +47,7 @@ def _passes(worker: Worker, other: Interface, case: Case) -> bool:
     except CandidateUnloadableError:
         return False
     try:
-        failures = beside.judge(beside.fitted(case)).failures
+        failures = beside.judge(beside.in_interface(case)).failures
     except InvalidCaseError:
         return False
     finally:

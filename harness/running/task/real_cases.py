@@ -7,6 +7,7 @@ engine may show it as well. So the nearest of them are run.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -28,17 +29,17 @@ def real_cases(examination: Examination) -> list[Sourced]:
     for occurrence in examination.counts.advised.values():
         case = occurrence.smallest.case
         usual = msgspec.structs.replace(occurrence.failure, other_kind=None).kind
-        if case.fault or usual not in examination.judged or not operation.why_unreal(case):
+        is_judged = usual in examination.candidate.judged
+        if case.fault or not is_judged or not operation.why_unreal(case):
             continue
-        made: list[Case] = []
-        for one in _neighbours(case):
-            if len(made) == _MOST_OF_A_CAUSE:
-                break
-            # First the problems: why_unreal reads parameters of the types that the case declares.
-            if not problem_of(one) and not operation.why_unreal(one):
-                made.append(one)
-        for one in made:
-            nearest.setdefault(one.id, Sourced(one, "boundary", "as an engine makes it"))
+        # First the problems: why_unreal reads parameters of the types that the case declares.
+        real = (
+            other
+            for other in _neighbours(case)
+            if not problem_of(other) and not operation.why_unreal(other)
+        )
+        for other in islice(real, _MOST_OF_A_CAUSE):
+            nearest.setdefault(other.id, Sourced(other, "boundary", "as an engine makes it"))
     return list(nearest.values())
 
 

@@ -35,7 +35,7 @@ def _forget(_found: Found) -> None:
 class RootCauses:
     """Root causes found so far, and which failures they account for."""
 
-    found: dict[Root, Found] = field(default_factory=dict)
+    by_root: dict[Root, Found] = field(default_factory=dict)
     dismissed: set[Root] = field(default_factory=set)
     """Root causes that no fresh process shows, in a candidate that depends on earlier calls."""
     recorded: Callable[[Found], None] = _forget
@@ -45,10 +45,10 @@ class RootCauses:
         self, failure: Failure, smallest: Sourced, first: Sourced, shown: tuple[Failure, ...]
     ) -> None:
         """Add a root cause, unless it is known; `shown` are the failures of its smallest case."""
-        if failure.root not in self.found:
+        if failure.root not in self.by_root:
             groups = frozenset(other.group for other in (failure, *shown))
-            self.found[failure.root] = Found(failure, smallest, first, groups)
-            self.recorded(self.found[failure.root])
+            self.by_root[failure.root] = Found(failure, smallest, first, groups)
+            self.recorded(self.by_root[failure.root])
 
     def new_failure(self, failures: tuple[Failure, ...]) -> Failure | None:
         """Return the first failure of `new_failures`, None without."""
@@ -63,7 +63,7 @@ class RootCauses:
         """
         present = [
             found
-            for root, found in self.found.items()
+            for root, found in self.by_root.items()
             if any(failure.follows_from(root) for failure in failures)
         ]
         accounted = {group for found in present for group in found.groups}
@@ -76,5 +76,5 @@ class RootCauses:
             for failure in failures
             if failure.group not in accounted
             and failure.root not in self.dismissed
-            and not any(map(failure.follows_from, self.found))
+            and not any(map(failure.follows_from, self.by_root))
         ]

@@ -13,10 +13,13 @@ from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running.candidates import faults_for
+from attnproof.harness.running.task.confirming import minimise_and_record
 from attnproof.harness.running.task.examination import Examination
 from attnproof.harness.running.task.explicit_cases import cases_of_steps, explicit_cases
+from attnproof.harness.running.task.fresh_process import repeat_in_fresh_process
 from attnproof.harness.running.task.further_calls import CASES_PER_FURTHER, make_further_calls
 from attnproof.harness.running.task.fuzz import fuzz
+from attnproof.harness.running.task.minimising import minimise_known
 from attnproof.harness.running.task.more_cases import (
     altered,
     ids_of_large,
@@ -85,10 +88,10 @@ def run_cases(
             break
         fuzz(examination, examples, first_seed + 1000 * more)
     if settings.minimise_known:
-        for sourced in examination.minimise_known():
+        for sourced in minimise_known(examination):
             _judge(examination, sourced)
     make_further_calls(examination, examples or CASES_PER_FURTHER * len(remembered))
-    examination.repeat_in_fresh_process()
+    repeat_in_fresh_process(examination)
     if not examination.early_faults:
         others = [*corpus, *remembered]
         _run_malformed(examination, settings, others, examples)
@@ -104,9 +107,9 @@ def _run_varied(examination: Examination, varied: Iterable[Sourced]) -> None:
     """Judge the cases that the reference accepts, in the interpreter only small ones."""
     interpreted = examination.candidate.lane == "interpreter"
     soon = (
-        one
-        for one in varied
-        if not interpreted or is_interpreted_soon(examination.operation, one.case)
+        sourced
+        for sourced in varied
+        if not interpreted or is_interpreted_soon(examination.operation, sourced.case)
     )
     for sourced in examination.one_ahead(soon):
         with suppress(InvalidCaseError):
@@ -141,11 +144,11 @@ def _runnable(
 ) -> list[Sourced]:
     """Return the operation's cases of a corpus; malformed ones only if there are faults to run."""
     operation, device = examination.operation, examination.candidate.device
-    own = [one for one in corpus if one.case.operation == operation.name]
+    own = [sourced for sourced in corpus if sourced.case.operation == operation.name]
     return [
-        one
-        for one in own
-        if not one.case.fault or (faults and has_fault(operation, one.case.fault, device))
+        sourced
+        for sourced in own
+        if not sourced.case.fault or (faults and has_fault(operation, sourced.case.fault, device))
     ]
 
 
@@ -163,13 +166,13 @@ def _judge_all(examination: Examination, cases: Iterable[Sourced]) -> None:
 
 def _judge(examination: Examination, sourced: Sourced) -> None:
     """Judge one case that Hypothesis did not draw; shrink a new root cause at once."""
-    sourced = examination.fitted(sourced)
+    sourced = examination.in_interface(sourced)
     unexplained = examination.roots.new_failure(examination.check(sourced))
     if unexplained is not None:
-        examination.minimise_and_record(unexplained, sourced, sourced)
+        minimise_and_record(examination, unexplained, sourced, sourced)
 
 
 def _judge_rest(examination: Examination, sourced: Sourced) -> None:
     """Shrink the other root causes of a remembered case, which may be as large as it was found."""
     while (more := examination.roots.new_failure(examination.check(sourced))) is not None:
-        examination.minimise_and_record(more, sourced, sourced)
+        minimise_and_record(examination, more, sourced, sourced)

@@ -33,9 +33,9 @@ from attnproof.harness.running.task.deviations import DeviationError, deviations
 from attnproof.harness.running.task.examination import Examination, TooManyDeaths
 from attnproof.harness.running.task.findings import advice_of, deviation_results, findings_of
 from attnproof.harness.running.task.ledger import Ledger
-from attnproof.harness.running.task.root_causes import Found, RootCauses
+from attnproof.harness.running.task.root_causes import Found
 from attnproof.harness.running.task.run_cases import run_cases
-from attnproof.harness.running.task.settings import Settings, is_costly
+from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
 _HURRY_S = 2.0
@@ -107,9 +107,9 @@ def examine(
     def outcome(conclusion: _Conclusion, parts: _Parts) -> Outcome:
         seconds = round(time.monotonic() - started, 3)
         result = _result(operation, candidate, conclusion, parts, seconds)
-        roots = examination.roots.found.values() if examination is not None else ()
-        found = [one for one in roots if one not in settings.known]
-        return Outcome(result, parts.findings, parts.advice, parts.deviations, notes, found)
+        roots = examination.roots.by_root.values() if examination is not None else ()
+        new = [cause for cause in roots if cause not in settings.known]
+        return Outcome(result, parts.findings, parts.advice, parts.deviations, notes, new)
 
     try:
         known = deviations_of(candidate)
@@ -125,28 +125,21 @@ def examine(
         if skipped is not None:
             conclusion = skipped
         else:
-            share = settings.costly_share if is_costly(operation, candidate) else 1
             examination = Examination(
                 operation,
                 candidate,
+                settings,
                 worker,
                 ledger,
                 lambda now: progressed(outcome(_interrupted(now), _interim(now))),
                 known,
-                candidate.judged,
-                costly_share=share,
-                sparse=settings.sparse,
-                # Edge cases have the same places in each run: otherwise half are never poisoned.
-                first_turn=settings.seed if settings.sparse else 0,
-                shrink_seconds=settings.shrink_seconds,
-                roots=RootCauses({one.root: one for one in settings.known}),
-                notes=notes,
+                notes,
             )
             if exchanged:
                 text = f"{operation.name} [{candidate.name}]: ran with the reference's "
                 notes.append(f"{text}{', '.join(exchanged)}; the candidate's {FAIL_ALONE}")
             conclusion = _concluded(examination, settings, steps, corpus)
-            small = not settings.usual_depth or share > 1
+            small = not settings.usual_depth or examination.costly_share > 1
             try:
                 parts = _explained(examination, conclusion, small=small)
             except KeyboardInterrupt:  # while what was found is explained
@@ -254,7 +247,7 @@ def _explained(examination: Examination, conclusion: _Conclusion, *, small: bool
         examination.report()  # perhaps the parent does not wait until the candidate has ended
         interrupt.acknowledge()
         worker.hurry(_HURRY_S)
-        if examination.end_process() or examination.roots.found or examination.counts.occurred:
+        if examination.end_process() or examination.roots.by_root or examination.counts.occurred:
             with suppress(CandidateUnloadableError):  # then without outputs
                 worker.start()
     with_stale = conclusion.reason is None and not small
@@ -291,10 +284,10 @@ def _certain(examination: Examination, conclusion: _Conclusion) -> _Conclusion:
 def _counts(examination: Examination, verdict: Verdict) -> dict[str, Any]:
     """Return the fields of an `OperationResult` that count cases and checks."""
     oracles = {}
-    for name, made in zip(ORACLES, examination.counts.checks, strict=True):
+    for name, count in zip(ORACLES, examination.counts.checks, strict=True):
         failed = examination.counts.failures_by_oracle.get(name, 0)
         known = examination.counts.known_by_oracle.get(name, 0)
-        checks = examination.counts.cases if name == PROCESS else made
+        checks = examination.counts.cases if name == PROCESS else count
         # Leave out an oracle that has nothing to judge here, such as tensors.
         if checks or failed or known or verdict == "UNVERIFIED":
             oracles[name] = OracleCount(checks=checks, failed=failed, known=known)

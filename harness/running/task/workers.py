@@ -65,7 +65,7 @@ class Worker(CaseProcess):
     def _fitting(self) -> Fitting:
         return Fitting(self.candidate, self.forms or {}, self._outputs_of_trial)
 
-    def fitted(self, case: Case) -> Case:
+    def in_interface(self, case: Case) -> Case:
         """Return the case without what the candidate's interface cannot say."""
         if case.before:
             before = tuple(map(self._fitting, case.before))

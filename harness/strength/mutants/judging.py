@@ -149,8 +149,8 @@ def prepare(
     accepted = 0
     worker = _worker(reach.recorded(ALL[operation]), module, candidate)
     try:
-        cases = list({case.id: case for case in map(worker.fitted, cases)}.values())
-        further = list(map(worker.fitted, further))
+        cases = list({case.id: case for case in map(worker.in_interface, cases)}.values())
+        further = list(map(worker.in_interface, further))
         known = {case.id for case in cases}
         for case in [*cases, *(one for one in further if one.id not in known)]:
             started = time.monotonic()

@@ -119,7 +119,7 @@ def test_replay_judges_by_the_same_contract(tmp_path):
         candidate = candidate_of(FORMS["vllm-0.10"], tmp_path, interface)
         worker = Worker(candidate, {REORDER: ALL[REORDER]}, timeout_s=20.0, memory_bytes=2**32)
         try:
-            assert bool(worker.judge(worker.fitted(case)).failures) is fails
+            assert bool(worker.judge(worker.in_interface(case)).failures) is fails
         finally:
             worker.stop()
 

@@ -33,7 +33,7 @@ class Recorder:
     def __init__(self):
         self.calls = []
 
-    def fitted(self, case):
+    def in_interface(self, case):
         return case
 
     def outputs(self, _case):

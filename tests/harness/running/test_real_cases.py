@@ -29,7 +29,7 @@ def test_a_neighbour_whose_parameters_are_wrong_is_left_out(name):
     examination = SimpleNamespace(
         operation=operation,
         counts=SimpleNamespace(advised={"cause": occurrence}),
-        judged={"wrong-result"},
+        candidate=SimpleNamespace(judged={"wrong-result"}),
     )
     made = [one.case.params for one in real_cases(examination)]
     assert params | {"size": 2, "rank": 0, "interleave": 1} in made
