@@ -18,7 +18,7 @@ class Fault:
     parameter: str | tuple[str, ...]
     """Parameter that gets another value, or several that change together."""
     change: Callable[..., Any]
-    """Function from the old value and the values of `given` to the malformed value.
+    """Function from the old value and the values of `reads` to the malformed value.
 
     With several parameters it takes all their old values and returns a tuple of new ones.
     """
@@ -29,7 +29,7 @@ class Fault:
     """True if the case can be malformed in this way."""
     cpu_only: bool = False
     """True if the check needs tensors on the CPU: on a device it would synchronise."""
-    given: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
     """Further parameters, whose values `change` takes."""
     any_field: bool = False
     """True if the error may name another field, as several are malformed or contradict each other:
@@ -53,7 +53,7 @@ class Fault:
 
     def malform(self, call: Call) -> None:
         """Replace the parameter's value in the call."""
-        changed = self.change(*(call[name] for name in (*self._parameters, *self.given)))
+        changed = self.change(*(call[name] for name in (*self._parameters, *self.reads)))
         values = (changed,) if isinstance(self.parameter, str) else changed
         for name, value in zip(self._parameters, values, strict=True):
             call.replace(name, value)

@@ -140,7 +140,7 @@ FAULTS = {
         lambda slots, cache: _with_last_slot(slots, cache.shape[0] * cache.shape[1]),
         applies=_has_slots,
         cpu_only=True,
-        given=(KEY_CACHE,),
+        reads=(KEY_CACHE,),
     ),
     "slot below -1": Fault(
         SLOTS, lambda slots: _with_last_slot(slots, -2), applies=_has_slots, cpu_only=True

@@ -92,7 +92,7 @@ def out_over(parameter: str, applies: Callable[[Case], bool]) -> Fault:
         moved = memory[: given.numel()].view(given.shape)
         return moved, memory[given.numel() - 1 :][: out.numel()].view(out.shape)
 
-    return Fault((parameter, OUT), change, OUT, applies=applies, given=(QUERY,))
+    return Fault((parameter, OUT), change, OUT, applies=applies, reads=(QUERY,))
 
 
 def _on_cpu(

@@ -286,7 +286,7 @@ fill_mm_prefix_query_ranges = Operation(
                 "seq_lens_cpu",
                 lambda _, offsets: offsets.diff() - 1,
                 applies=_has_tokens,
-                given=(_OFFSETS,),
+                reads=(_OFFSETS,),
             ),
         },
     ),

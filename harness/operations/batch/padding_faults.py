@@ -39,28 +39,28 @@ def _has_tokens(case: Case) -> bool:
 FAULTS = {
     **metadata_faults("metadata", sequences=True, logits=True),
     "fewer tokens than there are": Fault(
-        "num_tokens", lambda _, there: there - 1, applies=_has_tokens, given=("num_actual_tokens",)
+        "num_tokens", lambda _, there: there - 1, applies=_has_tokens, reads=("num_actual_tokens",)
     ),
     "fewer rows than there are": Fault(
-        "num_reqs", lambda _, there: there - 1, applies=_has_rows, given=("num_actual_reqs",)
+        "num_reqs", lambda _, there: there - 1, applies=_has_rows, reads=("num_actual_reqs",)
     ),
     "cuts a live token": Fault(
         "num_actual_tokens",
         lambda _, metadata: int(metadata.query_start_loc_cpu[-1]) - 1,
         applies=_has_tokens,
-        given=("metadata",),
+        reads=("metadata",),
     ),
     "cuts a live row": Fault(
-        "num_actual_reqs", _last_request, applies=_has_rows, given=("metadata",)
+        "num_actual_reqs", _last_request, applies=_has_rows, reads=("metadata",)
     ),
     "cuts an idle row with a history": Fault(
-        "num_actual_reqs", _last_request, applies=_has_history, given=("metadata",)
+        "num_actual_reqs", _last_request, applies=_has_history, reads=("metadata",)
     ),
     "keeps more tokens than there are": Fault(
-        "num_actual_tokens", lambda _, there: there + 1, given=("num_tokens",)
+        "num_actual_tokens", lambda _, there: there + 1, reads=("num_tokens",)
     ),
     "keeps more rows than there are": Fault(
-        "num_actual_reqs", lambda _, there: there + 1, given=("num_reqs",)
+        "num_actual_reqs", lambda _, there: there + 1, reads=("num_reqs",)
     ),
     "keeps a negative number of rows": wrong_value("num_actual_reqs", -1),
     "tokens as a float": Fault("num_tokens", float, error=TypeError, applies=_adds_no_token),

@@ -102,7 +102,7 @@ split_prefill_chunks = derive_built_in(
             lambda _, lengths: int(lengths.max()) - 1,
             "seq_lens_cpu",
             applies=lambda case: max(_lengths(case.params), default=0) > 1,
-            given=("seq_lens_cpu",),
+            reads=("seq_lens_cpu",),
         ),
     },
 )

@@ -201,12 +201,12 @@ def _of_number(
     else:
         measured = [a for a in definition.arguments if _measures(a, declared.least)][:1]
         for one in measured:
-            less = Fault(field, lambda _, array: len(array) - 1, applies=present, given=(one.name,))
+            less = Fault(field, lambda _, array: len(array) - 1, applies=present, reads=(one.name,))
             yield f"below {declared.least}", less
     if isinstance(limit, int):
         yield f"at {limit}", Fault(field, lambda _: limit, applies=present)
     elif any(one.name == limit for one in definition.arguments):
-        at_limit = Fault(field, lambda _, value: value, applies=present, given=(str(limit),))
+        at_limit = Fault(field, lambda _, value: value, applies=present, reads=(str(limit),))
         yield f"at {limit}", at_limit
 
 
@@ -253,7 +253,7 @@ def _too_short(definition: Definition, argument: Argument, arguments: _Arguments
 
     applies = partial(arguments.has_entries, argument)
     # Only the CPU knows the number of tokens.
-    return Fault(argument.name, cut, applies=applies, cpu_only=first.axis == "T", given=others)
+    return Fault(argument.name, cut, applies=applies, cpu_only=first.axis == "T", reads=others)
 
 
 def _of_memory(

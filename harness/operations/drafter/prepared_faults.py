@@ -52,10 +52,10 @@ DROP_FAULTS = {
     ),
     "drafts of another batch": Fault("num_draft_tokens", lambda drafts: [*drafts, 0]),
     "more sampled tokens than drafts + 1": Fault(
-        "sampled_token_ids", _too_many, applies=_has_drafts, given=("num_draft_tokens",)
+        "sampled_token_ids", _too_many, applies=_has_drafts, reads=("num_draft_tokens",)
     ),
     "more drafts than queries": Fault(
-        "num_draft_tokens", _long_drafts, applies=_has_drafts, given=(_GIVEN,)
+        "num_draft_tokens", _long_drafts, applies=_has_drafts, reads=(_GIVEN,)
     ),
     "negative number of drafts": Fault(
         "num_draft_tokens", lambda drafts: [-1, *drafts[1:]], applies=_has_rows

@@ -230,7 +230,7 @@ def pair_faults(
 
     def with_pair(source: int, target: int, applies: Callable[[Case], bool]) -> Fault:
         change = partial(_with_pair, limits, source, target)
-        return Fault(parameter, change, applies=applies, given=caches)
+        return Fault(parameter, change, applies=applies, reads=caches)
 
     return {
         "source beyond the cache": with_pair(_BEYOND, 0, has_caches),
@@ -246,7 +246,7 @@ def pair_faults(
         "negative destination": with_pair(0, -1, has_caches),
         "destination twice": Fault(parameter, _twice, applies=has_pairs),
         "destination of two sources": Fault(
-            parameter, partial(_of_two, limits), applies=has_pairs, given=caches
+            parameter, partial(_of_two, limits), applies=has_pairs, reads=caches
         ),
         "flat pairs": Fault(
             parameter, lambda pairs: _int64(pairs.tolist()).ravel(), applies=has_pairs

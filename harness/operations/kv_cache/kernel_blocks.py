@@ -189,7 +189,7 @@ map_to_kernel_block_table = derive_built_in(
     unreal=_unreal,
     faults={
         "kernel block size that does not divide": Fault(
-            "kernel_block_size", lambda _, size: size + 1, given=("block_size",)
+            "kernel_block_size", lambda _, size: size + 1, reads=("block_size",)
         ),
         "stride below the kernel blocks of a block": Fault(
             ("block_size", "kernel_block_size", "stride"),
@@ -200,7 +200,7 @@ map_to_kernel_block_table = derive_built_in(
             "out",
             lambda out, table: out[:, : table.shape[1] - 1],
             applies=_has_buffer,
-            given=("block_table",),
+            reads=("block_table",),
         ),
         "buffer of too few rows": Fault("out", lambda out: out[:0], applies=_has_buffer),
     },

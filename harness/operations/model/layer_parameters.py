@@ -249,7 +249,7 @@ def _first_layer_fault(
     error: type[Exception] = MetadataError,
 ) -> Fault:
     change, applies = _change_first(attribute, value), partial(_stores, attribute)
-    return Fault("vllm_config", change, field, error, applies=applies, given=("layer_names",))
+    return Fault("vllm_config", change, field, error, applies=applies, reads=("layer_names",))
 
 
 def _stores(attribute: str, case: Case) -> bool:

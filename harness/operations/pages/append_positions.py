@@ -49,7 +49,7 @@ get_batch_indices_positions = derive_built_in(
         "sequence shorter than what is appended": Fault(
             "seq_lens",
             lambda _, offsets: (offsets.diff() - 1).clamp(min=0),
-            given=("append_indptr",),
+            reads=("append_indptr",),
             applies=lambda case: case.num_tokens > 0,
             cpu_only=True,
         ),

@@ -155,7 +155,7 @@ create_flashinfer_kv_indices = derive_built_in(
             "page_kernel_lens",
             applies=_has_tokens,
             cpu_only=True,
-            given=("page_kernel_lens",),
+            reads=("page_kernel_lens",),
         ),
         "short buffer": _values("kv_indices", lambda indices: indices[:0]),
     },

@@ -35,7 +35,7 @@ compute_position = derive_built_in(
         "prefixes of another batch": Fault(
             "extend_prefix_lens",
             lambda _, lengths: torch.cat([lengths, lengths]),
-            given=("extend_seq_lens",),
+            reads=("extend_seq_lens",),
             applies=lambda case: case.num_tokens > 0,
             any_field=True,
         ),

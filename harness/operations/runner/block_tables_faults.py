@@ -42,8 +42,8 @@ def _appended(change: Any, field: str, error: type[Exception] | None = None) -> 
     """Return a fault of `append_block_ids`, from the widths of the groups to its arguments."""
     given = ("max_num_blocks_per_group",)
     if error is None:
-        return Fault("appended", lambda _, widths: change(widths), field, given=given)
-    return Fault("appended", lambda _, widths: change(widths), field, error, given=given)
+        return Fault("appended", lambda _, widths: change(widths), field, reads=given)
+    return Fault("appended", lambda _, widths: change(widths), field, error, reads=given)
 
 
 def _first(widths: list[int], value: Any) -> tuple[Any, ...]:
@@ -64,26 +64,26 @@ FAULTS = {
     "widths of other groups": Fault("max_num_blocks_per_group", lambda widths: [*widths, 3]),
     "no columns": Fault("max_num_blocks_per_group", lambda widths: [*widths[:-1], 0]),
     "no ranks": wrong_value("cp_size", 0),
-    "rank beyond the ranks": Fault("cp_rank", lambda _, size: size, given=("cp_size",)),
+    "rank beyond the ranks": Fault("cp_rank", lambda _, size: size, reads=("cp_size",)),
     "negative rank": wrong_value("cp_rank", -1),
     "turn of 0": wrong_value("cp_interleave", 0),
     "turn that does not divide the blocks": Fault(
-        "cp_interleave", lambda _, sizes: 2 * sizes[0], applies=_is_split, given=("block_sizes",)
+        "cp_interleave", lambda _, sizes: 2 * sizes[0], applies=_is_split, reads=("block_sizes",)
     ),
     "flags of other groups": Fault(
-        "slot_mapping_enabled", lambda _, sizes: [True] * (len(sizes) + 1), given=("block_sizes",)
+        "slot_mapping_enabled", lambda _, sizes: [True] * (len(sizes) + 1), reads=("block_sizes",)
     ),
     "shards of other groups": Fault(
-        "dcp_sharded", lambda _, sizes: [True] * (len(sizes) - 1), given=("block_sizes",)
+        "dcp_sharded", lambda _, sizes: [True] * (len(sizes) - 1), reads=("block_sizes",)
     ),
     "flag of another type": Fault(
-        "dcp_sharded", lambda _, sizes: [1] * len(sizes), error=TypeError, given=("block_sizes",)
+        "dcp_sharded", lambda _, sizes: [1] * len(sizes), error=TypeError, reads=("block_sizes",)
     ),
     "append to a slot that does not exist": Fault(
         "appended",
         lambda _, widths, slots: (slots, _first(widths, [7]), False),
         "req_index",
-        given=(*_GROUPS, *_SLOTS),
+        reads=(*_GROUPS, *_SLOTS),
     ),
     "append to a negative slot": _appended(lambda w: (-1, _first(w, [7]), False), "req_index"),
     "append to other groups": _appended(lambda w: (0, _first(w, [7])[1:], False), "new_block_ids"),
@@ -106,7 +106,7 @@ FAULTS = {
         ),
         "idx_mapping",
         applies=_has_rows,
-        given=_SLOTS,
+        reads=_SLOTS,
         cpu_only=True,
     ),
     "slot below -1": Fault(
@@ -125,20 +125,20 @@ FAULTS = {
         "idx_mapping",
         torch.full_like,
         applies=lambda case: _has_rows(case) and _is_persistent(case),
-        given=_SLOTS,
+        reads=_SLOTS,
         cpu_only=True,
     ),
     "fewer padded rows than rows": Fault(
-        "num_reqs_padded", lambda _, mapping: len(mapping) - 1, given=("idx_mapping",)
+        "num_reqs_padded", lambda _, mapping: len(mapping) - 1, reads=("idx_mapping",)
     ),
     "more padded rows than the buffers": Fault(
-        "num_reqs_padded", lambda _, slots: slots + 1, given=_SLOTS
+        "num_reqs_padded", lambda _, slots: slots + 1, reads=_SLOTS
     ),
     "offsets of other rows": Fault(
         "query_start_loc",
         lambda starts, mapping: starts[: len(mapping)],
         applies=_is_persistent,
-        given=("idx_mapping",),
+        reads=("idx_mapping",),
     ),
     "int64 offsets": Fault("query_start_loc", torch.Tensor.long, applies=_is_persistent),
     "offsets that fall": Fault(
@@ -171,14 +171,14 @@ FAULTS = {
         lambda _, slots: slots + 1,
         "num_reqs",
         applies=_is_persistent,
-        given=_SLOTS,
+        reads=_SLOTS,
     ),
     "dummy step of more tokens than the buffers": Fault(
         "dummy_tokens",
         lambda _, tokens: tokens + 1,
         "num_tokens",
         applies=_is_persistent,
-        given=("max_num_batched_tokens",),
+        reads=("max_num_batched_tokens",),
     ),
     "dummy step of negative rows": Fault(
         "dummy_reqs", lambda _: -1, "num_reqs", applies=_is_persistent
@@ -191,13 +191,13 @@ FAULTS = {
         lambda _, groups: torch.zeros(len(groups), 2**10, dtype=torch.int32),
         "out",
         applies=_is_persistent,
-        given=_GROUPS,
+        reads=_GROUPS,
     ),
     "tables of another width": Fault(
         "out",
         lambda _, widths, slots: tuple(
             torch.zeros(slots, width + 1, dtype=torch.int32) for width in widths
         ),
-        given=(*_GROUPS, *_SLOTS),
+        reads=(*_GROUPS, *_SLOTS),
     ),
 }

@@ -184,7 +184,7 @@ def _negative(field: str) -> Fault:
         field,
         lambda values, mapping: set_live(values, mapping, -1),
         applies=has_live_rows,
-        given=("idx_mapping",),
+        reads=("idx_mapping",),
         cpu_only=True,
     )
 

@@ -132,7 +132,7 @@ post_update = step_operation(
             "total_len",
             lambda values, mapping: set_live(values, mapping, 2**30),
             applies=has_live_rows,
-            given=_MAPPING,
+            reads=_MAPPING,
             cpu_only=True,
         ),
         "more rejected tokens than computed ones": Fault(

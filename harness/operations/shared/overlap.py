@@ -40,7 +40,7 @@ def overlaps(
 
     return {
         f"{output} {verb} in {parameter}": Fault(
-            (parameter, output), change, output, applies=applies, given=given
+            (parameter, output), change, output, applies=applies, reads=given
         )
         for verb, change in (("ends", ends), ("begins", begins))
     }

@@ -135,7 +135,7 @@ get_dcp_local_seq_lens = Operation(
         any_slots=True,
         faults=faults_of(reference, _prepare)
         | {
-            "rank beyond the ranks": Fault("dcp_rank", lambda _, size: size, given=("dcp_size",)),
+            "rank beyond the ranks": Fault("dcp_rank", lambda _, size: size, reads=("dcp_size",)),
             "negative rank": wrong_value("dcp_rank", -1),
         },
     ),

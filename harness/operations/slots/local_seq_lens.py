@@ -175,10 +175,10 @@ prepare_dcp_local_seq_lens = Operation(
         faults=faults_of(reference, _prepare)
         | {
             "fewer padded rows than requests": Fault(
-                "num_reqs_padded", lambda _, rows: rows - 1, given=("num_reqs",)
+                "num_reqs_padded", lambda _, rows: rows - 1, reads=("num_reqs",)
             ),
             "more padded rows than the buffer has": Fault(
-                "num_reqs_padded", lambda _, out: len(out) + 1, _BUFFER, given=(_BUFFER,)
+                "num_reqs_padded", lambda _, out: len(out) + 1, _BUFFER, reads=(_BUFFER,)
             ),
             "lengths of fewer requests": Fault(
                 "seq_lens", lambda lengths: lengths[:0], applies=_has_requests

@@ -324,12 +324,12 @@ rank_slot_mapping = Operation(
         faults={
             "no ranks": wrong_value("cp_size", 0),
             "ranks of another type": wrong_type("cp_size"),
-            "rank beyond the ranks": Fault("cp_rank", lambda _, size: size, given=("cp_size",)),
+            "rank beyond the ranks": Fault("cp_rank", lambda _, size: size, reads=("cp_size",)),
             "negative rank": wrong_value("cp_rank", -1),
             "rank of another type": wrong_type("cp_rank"),
             "interleave of 0": wrong_value("cp_interleave", 0),
             "interleave that does not divide the block size": Fault(
-                "cp_interleave", lambda _, size: size + 1, given=("block_size",)
+                "cp_interleave", lambda _, size: size + 1, reads=("block_size",)
             ),
             "block size that the interleave does not divide": Fault(
                 ("block_size", "cp_interleave"),

@@ -224,7 +224,7 @@ def _last_block(block: Any, error: type[Exception], least: int = 1) -> Fault:
         return _writes(case) and len(case.params["blocks"]) >= least
 
     given = ("seq_len", "block_size")
-    return Fault("block_tables", change, error=error, applies=applies, given=given)
+    return Fault("block_tables", change, error=error, applies=applies, reads=given)
 
 
 def _not_profile(case: Case) -> bool:
@@ -263,7 +263,7 @@ compute_slot_mapping = Operation(
                 _shorten,
                 "block_table",
                 applies=_writes,
-                given=("seq_len", "block_size"),
+                reads=("seq_len", "block_size"),
             ),
             "sequence without a block table": Fault(
                 "block_tables", lambda _: {_SEQ_ID + 1: [91]}, applies=_not_profile

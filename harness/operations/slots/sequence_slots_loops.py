@@ -90,7 +90,7 @@ def _operation(name: str) -> Operation:
             lambda ids, stop, size: [*all_but_last(ids, stop, size), *blocks],
             error=error,
             applies=has_positions,
-            given=("range_end", "block_size"),
+            reads=("range_end", "block_size"),
         )
 
     def has_positions(case: Case) -> bool:

@@ -282,22 +282,22 @@ build_slot_mapping = Operation(
                 "num_padded_tokens", lambda _: 0, applies=_needs_tokens, cpu_only=True
             ),
             "negative padded length": wrong_value("num_padded_tokens", -1),
-            "int32 buffer": Fault("out", lambda *given: _buffer(*given).int(), given=_OFFSETS),
-            "2-D buffer": Fault("out", lambda *given: _buffer(*given)[None], given=_OFFSETS),
+            "int32 buffer": Fault("out", lambda *given: _buffer(*given).int(), reads=_OFFSETS),
+            "2-D buffer": Fault("out", lambda *given: _buffer(*given)[None], reads=_OFFSETS),
             "buffer of another type": Fault("out", lambda _: [0] * 4, error=TypeError),
             "short buffer": Fault(
                 "out",
                 lambda *given: _buffer(*given)[:0],
                 applies=_needs_tokens,
                 cpu_only=True,
-                given=_OFFSETS,
+                reads=_OFFSETS,
             ),
             **overlaps("out", "query_start_loc", _buffer, _needs_tokens, _OFFSETS),
             **overlaps("out", "num_computed_tokens", _buffer, _needs_tokens, _OFFSETS),
             **overlaps("out", "block_table", _buffer, _has_columns, _OFFSETS),
             **overlaps("out", "start_idx", _buffer, _has_window, _OFFSETS),
             "window of another batch": Fault(
-                "start_idx", lambda _, offsets: offsets, given=_OFFSETS
+                "start_idx", lambda _, offsets: offsets, reads=_OFFSETS
             ),
         },
     ),

@@ -295,19 +295,19 @@ maybe_create_ubatch_slices = Operation(
             "fewer padded tokens than tokens": Fault(
                 "num_tokens_padded",
                 lambda _, given: int(given.sum()) - 1,
-                given=("num_scheduled_tokens",),
+                reads=("num_scheduled_tokens",),
             ),
             "fewer padded rows than requests": Fault(
                 "num_reqs_padded",
                 lambda _, given: len(given) - 1,
-                given=("num_scheduled_tokens",),
+                reads=("num_scheduled_tokens",),
             ),
             "point at 0 (K4)": wrong_value("split_point", 0, _cut),
             "point at the end (K4)": Fault(
                 "split_point",
                 lambda _, given: int(given.sum()),
                 applies=_cut,
-                given=("num_scheduled_tokens",),
+                reads=("num_scheduled_tokens",),
             ),
             "points that fall": Fault(
                 ("split_point", "num_ubatches"),
@@ -320,7 +320,7 @@ maybe_create_ubatch_slices = Operation(
                 lambda _point, _tokens, given: (int(given.sum()) + 1, int(given.sum()) + 3),
                 "split_point",
                 applies=_cut,
-                given=("num_scheduled_tokens",),
+                reads=("num_scheduled_tokens",),
             ),
         },
     ),

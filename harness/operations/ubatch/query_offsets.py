@@ -60,7 +60,7 @@ slice_query_start_locs = derive_built_in(
         "slice one beyond the requests": Fault(
             "request_slice",
             lambda old, offsets: slice(old.start, len(offsets)),
-            given=("query_start_loc",),
+            reads=("query_start_loc",),
         ),
         "slice with a step": wrong_value(
             "request_slice", slice(0, 2, 2), lambda case: case.num_requests > 1

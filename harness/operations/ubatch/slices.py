@@ -188,7 +188,7 @@ def slice_faults(slices: str, metadata: str) -> dict[str, Fault]:
             wider = slice(getattr(first, field).start, getattr(md, length) + 1)
             return put(given, replace(first, **{field: wider}))
 
-        return Fault(slices, put_changed, field, applies=_has_slice, given=(metadata,))
+        return Fault(slices, put_changed, field, applies=_has_slice, reads=(metadata,))
 
     def put_span(make: Callable[[list[int]], UBatchSlice], given: Any, md: Any) -> Any:
         return put(given, make(md.query_start_loc_cpu.tolist()))
@@ -207,7 +207,7 @@ def slice_faults(slices: str, metadata: str) -> dict[str, Fault]:
                 partial(put_span, make),
                 "token_slice",
                 applies=_starts_with_two_requests,
-                given=(metadata,),
+                reads=(metadata,),
             )
             for name, make in _WRONG_ENDS.items()
         },
@@ -219,14 +219,14 @@ def slice_faults(slices: str, metadata: str) -> dict[str, Fault]:
             applies=lambda case: (
                 _has_slice(case) and case.num_requests > 1 and batch_of(case).query_lens[0] > 0
             ),
-            given=(metadata,),
+            reads=(metadata,),
         ),
         "share of a request that loses its tail": Fault(
             slices,
             lambda given, md: put(given, _cut_request_with_share(md)),
             "dcp_local_seq_lens",
             applies=lambda case: _has_slice(case) and batch_of(case).query_lens[0] > 1,
-            given=(metadata,),
+            reads=(metadata,),
         ),
         "metadata of another type": wrong_type(metadata, "metadata"),
         "slice of another type": Fault(

@@ -67,7 +67,7 @@ FAULTS = {
     "step without block tables": _step_fault("block_tables", block_tables=None),
     "step without slots for a row": _step_fault("slot_mapping", slot_mapping=_one_more),
     "step larger than the graph": Fault(
-        "attn_metadata", _larger, "seq_lens_tensor", given=("batch_size",)
+        "attn_metadata", _larger, "seq_lens_tensor", reads=("batch_size",)
     ),
     "tables wider than the graph's": _step_fault("block_tables", block_tables=_wider),
     "float lengths": _step_fault("seq_lens_tensor", seq_lens_tensor=lambda t: t.float()),

@@ -319,7 +319,7 @@ xformers_attention_metadata_builder = Operation(
                 _narrow,
                 "block_table_tensor",
                 applies=_has_sequences,
-                given=("kv_cache_spec",),
+                reads=("kv_cache_spec",),
             ),
             "block size of 0": _block_size(0, MetadataError),
             "block size of another type": _block_size("seven", TypeError),
