@@ -8,12 +8,12 @@ from pkgutil import walk_packages
 
 from attnproof.harness.model.operation import Operation
 
-_FOUND: list[Operation] = [
+_OPERATIONS: list[Operation] = [
     operation
     for module in walk_packages(__path__, f"{__name__}.")
     for operation in getattr(import_module(module.name), "OPERATIONS", ())
 ]
 ALL: dict[str, Operation] = {
     operation.name: operation
-    for operation in sorted(_FOUND, key=lambda operation: int(operation.section))
+    for operation in sorted(_OPERATIONS, key=lambda operation: int(operation.section))
 }

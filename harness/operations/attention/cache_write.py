@@ -35,12 +35,12 @@ class _CacheWriteFacts(Facts):
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
-    made = CacheWrite(batch_of(case), case.params, pattern, device)
+    write = CacheWrite(batch_of(case), case.params, pattern, device)
     return Call(
-        made.args,
-        arena=made.arena,
+        write.args,
+        arena=write.arena,
         written=frozenset({CACHE, SECOND_CACHE}),
-        facts=_CacheWriteFacts(write=made, block_size=batch_of(case).block_size),
+        facts=_CacheWriteFacts(write=write, block_size=batch_of(case).block_size),
     )
 
 
@@ -51,18 +51,18 @@ def _outputs(call: Call, result: Any) -> Outputs:
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Read every token back by its slot, and check that all other slots are unchanged."""
-    made: CacheWrite = call.facts.write
-    live = np.flatnonzero(made.slots >= 0)
-    slots = made.slots[live]
+    write: CacheWrite = call.facts.write
+    live = np.flatnonzero(write.slots >= 0)
+    slots = write.slots[live]
     for half, name in enumerate(HALVES):
-        size = made.before[half].shape[2:]
+        size = write.before[half].shape[2:]
         now = outputs[name].cpu().numpy().reshape(-1, *size)
-        before = made.before[half].reshape(-1, *size)
-        given = made.given[half][live]
-        if made.quantised:
-            wrong = ~_is_nearest(now[slots], given, made, half)
+        before = write.before[half].reshape(-1, *size)
+        source = write.given[half][live]
+        if write.quantised:
+            wrong = ~_is_nearest(now[slots], source, write, half)
         else:
-            wrong = now[slots] != given
+            wrong = now[slots] != source
         if wrong.any():
             yield Violation(name, "does not hold the key or value of a token at its slot")
         others = np.setdiff1d(np.arange(len(now)), slots)
@@ -74,12 +74,12 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Read every token that has a slot back through its request's block table."""
-    made: CacheWrite = call.facts.write
-    expected = expected_tokens_uncached(made.batch)
-    tokens = np.flatnonzero(made.slots[: len(expected.requests)] >= 0)
+    write: CacheWrite = call.facts.write
+    expected = expected_tokens_uncached(write.batch)
+    tokens = np.flatnonzero(write.slots[: len(expected.requests)] >= 0)
     for half, name in enumerate(HALVES):
-        found, given = read_back(expected, outputs[name], tokens), made.given[half][tokens]
-        same = _is_nearest(found, given, made, half) if made.quantised else found == given
+        cached, source = read_back(expected, outputs[name], tokens), write.given[half][tokens]
+        same = _is_nearest(cached, source, write, half) if write.quantised else cached == source
         yield from read_back_violations(expected, same, tokens, name)
 
 
@@ -90,11 +90,11 @@ _MAGNITUDES = ((_CODE & 7) + 8 * (_CODE >= 8)) * 2.0 ** (_EXPONENT - 10.0)
 _MIDDLES = (_MAGNITUDES[1:] + _MAGNITUDES[:-1]) / 2
 
 
-def _is_nearest(codes: np.ndarray, bits: np.ndarray, made: CacheWrite, half: int) -> np.ndarray:
+def _is_nearest(codes: np.ndarray, bits: np.ndarray, write: CacheWrite, half: int) -> np.ndarray:
     """Return a mask of the codes nearest to their numbers divided by the scale, found by search."""
-    numbers = torch.from_numpy(np.ascontiguousarray(bits)).view(made.dtype).float().numpy()
+    numbers = torch.from_numpy(np.ascontiguousarray(bits)).view(write.dtype).float().numpy()
     with np.errstate(all="ignore"):
-        scaled = numbers / np.float32(made.scales[half])
+        scaled = numbers / np.float32(write.scales[half])
     nan = np.isnan(scaled)
     magnitude = np.where(nan, 0, np.abs(scaled)).astype(np.float64)
     below = np.searchsorted(_MIDDLES, magnitude, side="left")

@@ -152,7 +152,7 @@ def boundaries() -> Iterator[tuple[str, Case]]:
         "more tokens than a kernel tile (K19), fp8",
         case_of(make_batch([600, 1, 70], [5, 0, 31], 16), head_size=8, cache="fp8", content=2),
     )
-    yield from _far()
+    yield from _far_cases()
 
 
 def _last_slots() -> Iterator[tuple[str, Case]]:
@@ -203,7 +203,7 @@ def _elements(batch: Batch) -> Iterator[tuple[str, Case]]:
             yield f"scales that {name}, {dtype}", case_of(batch, **tiny, **scales)
 
 
-def _far() -> Iterator[tuple[str, Case]]:
+def _far_cases() -> Iterator[tuple[str, Case]]:
     """Yield writes to both ends of a cache of more than 2**31 elements."""
     batch = make_batch([3, 5, 2], [2, 0, 9], 4, order="descending", padded_tokens=1)
     for cache in CACHES:

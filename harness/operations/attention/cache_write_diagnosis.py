@@ -33,15 +33,15 @@ class _Written:
     """One half of the cache after the call, slot by slot."""
 
     def __init__(self, call: Call, half: int, expected: torch.Tensor, got: torch.Tensor) -> None:
-        self.made: CacheWrite = call.facts.write
+        self.write: CacheWrite = call.facts.write
         self.half = half
         rows = expected.shape[0] * expected.shape[1]
         self.right = expected.cpu().numpy().reshape(rows, -1)
         self.got = got.cpu().numpy().reshape(rows, -1)
-        self.before = self.made.before[half].reshape(rows, -1)
-        self.tokens = np.flatnonzero(self.made.slots >= 0)
+        self.before = self.write.before[half].reshape(rows, -1)
+        self.tokens = np.flatnonzero(self.write.slots >= 0)
         """Indices of the tokens that have a slot; `slots` holds these slots."""
-        self.slots = self.made.slots[self.tokens]
+        self.slots = self.write.slots[self.tokens]
         bad = (self.got != self.right).any(axis=1)
         self.stray = np.setdiff1d(np.flatnonzero(bad), self.slots)
         """Slots of no token with wrong content."""
@@ -56,29 +56,29 @@ class _Written:
 
     def stored(self, half: int, scales: tuple[float, float] | None = None) -> np.ndarray:
         """Return all tokens' keys or values as the cache must hold them, one row a token."""
-        given = self.made.given[half]
-        if self.made.quantised:
-            scale = (scales or self.made.scales)[half]
-            floats = torch.from_numpy(np.ascontiguousarray(given)).view(self.made.dtype).float()
-            given = as_words(floats.numpy(), torch.float8_e4m3fn, scale)
-            given = np.where(given & 0x7F == 0x7F, 0x7F, given).astype(np.uint8)
-        return np.reshape(given, (len(given), -1))
+        source = self.write.given[half]
+        if self.write.quantised:
+            scale = (scales or self.write.scales)[half]
+            floats = torch.from_numpy(np.ascontiguousarray(source)).view(self.write.dtype).float()
+            source = as_words(floats.numpy(), torch.float8_e4m3fn, scale)
+            source = np.where(source & 0x7F == 0x7F, 0x7F, source).astype(np.uint8)
+        return np.reshape(source, (len(source), -1))
 
 
 def _wrapped(written: _Written) -> str:
     """Detect that only tokens with elements beyond 2**31 are wrong."""
-    offsets = written.made.element_offsets()
+    offsets = written.write.element_offsets()
     last = written.got.shape[1] - 1
-    far = offsets[written.slots] + last >= FAR_ELEMENTS
-    if not far.any() or not len(written.wrong):
+    beyond = offsets[written.slots] + last >= FAR_ELEMENTS
+    if not beyond.any() or not len(written.wrong):
         return ""
-    return "32-bit overflow" if set(written.wrong) <= set(np.flatnonzero(far)) else ""
+    return "32-bit overflow" if set(written.wrong) <= set(np.flatnonzero(beyond)) else ""
 
 
 def _stray(written: _Written) -> str:
     if not len(written.stray):
         return ""
-    without = len(written.made.slots) - len(written.tokens)
+    without = len(written.write.slots) - len(written.tokens)
     if without and set(written.stray) == {len(written.got) - 1}:
         return "slot -1 taken for the last slot of the cache"
     if without and 0 in written.stray and not len(written.wrong):
@@ -111,11 +111,11 @@ def _of_another(written: _Written) -> str:
 
 def _encoded(written: _Written) -> str:
     """Detect a wrong conversion to fp8 by its codes."""
-    made = written.made
-    if not made.quantised:
+    write = written.write
+    if not write.quantised:
         return ""
     tokens, got = written.tokens[written.wrong], written.got[written.slots[written.wrong]]
-    k_scale, v_scale = made.scales
+    k_scale, v_scale = write.scales
     for scales, text in (
         ((1.0, 1.0), "not divided by the scale"),
         ((1 / k_scale, 1 / v_scale), "multiplied by the scale"),

@@ -100,7 +100,7 @@ FAULTS = {
         "value", lambda value: value[:-1], applies=_has_slots_and_no_more_rows
     ),
     "one row of both less than slots": pair_fault(
-        ("key", "value"), lambda given: given[:-1], _has_slots_and_no_more_rows
+        ("key", "value"), lambda rows: rows[:-1], _has_slots_and_no_more_rows
     ),
     "caches of the other 16-bit dtype": _both_caches(
         lambda cache: cache.view(_OTHER[cache.dtype]), _is_auto
@@ -154,7 +154,7 @@ FAULTS = {
     ),
     "all but the keys on another device": Fault(
         ("value", KEY_CACHE, VALUE_CACHE, SLOTS),
-        lambda *given: tuple(map(elsewhere, given)),
+        lambda *tensors: tuple(map(elsewhere, tensors)),
         any_field=True,
         applies=_is_auto,
     ),

@@ -145,8 +145,8 @@ def _large() -> Iterator[tuple[str, Case]]:
     for mask in (False, True):
         with_ = "with the mask" if mask else "without a mask"
         yield f"uneven decodes {with_}", _case(uneven, **llama, mask=mask)
-    one = shared_batch([1], [100_000], 16)
-    yield "one decode at 100k", _case(one, **MODELS[1].layer, dtype="bfloat16", mask=False)
+    single = shared_batch([1], [100_000], 16)
+    yield "one decode at 100k", _case(single, **MODELS[1].layer, dtype="bfloat16", mask=False)
     yield "fp8 cache", _case(uneven, **llama, cache="fp8", k_scale=0.3, v_scale=0.07)
     for model in MODELS:
         if model.window or model.head_size != 128:

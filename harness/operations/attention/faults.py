@@ -20,7 +20,7 @@ def pair_fault(
     applies: Callable[[Case], bool] = lambda _: True,
 ) -> Fault:
     """Return a fault of two parameters that change in the same way; the error names the first."""
-    return Fault(parameters, lambda one, other: (change(one), change(other)), applies=applies)
+    return Fault(parameters, lambda first, other: (change(first), change(other)), applies=applies)
 
 
 def elsewhere(tensor: torch.Tensor) -> torch.Tensor:
@@ -85,12 +85,12 @@ def out_over(parameter: str, applies: Callable[[Case], bool]) -> Fault:
     """Return the fault of an `out` that starts at the last element of another argument."""
 
     def change(
-        given: torch.Tensor, _: torch.Tensor, query: torch.Tensor
+        tensor: torch.Tensor, _: torch.Tensor, query: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         out = torch.zeros_like(query, memory_format=torch.contiguous_format)
-        memory = out.new_zeros(given.numel() + out.numel())
-        moved = memory[: given.numel()].view(given.shape)
-        return moved, memory[given.numel() - 1 :][: out.numel()].view(out.shape)
+        memory = out.new_zeros(tensor.numel() + out.numel())
+        moved = memory[: tensor.numel()].view(tensor.shape)
+        return moved, memory[tensor.numel() - 1 :][: out.numel()].view(out.shape)
 
     return Fault((parameter, OUT), change, OUT, applies=applies, reads=(QUERY,))
 
