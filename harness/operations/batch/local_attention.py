@@ -92,8 +92,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "int64 table", _case(make_batch([6, 5], [5, 0], 2, dtype="int64 table"), 4)
     optional = make_batch([6, 3], [3, 0], 2, logits_indices=(5, 8), encoder_seq_lens=(4, 9))
     yield "sampled tokens and encoder lengths", _case(optional, 4)
-    later = make_batch([6, 0], [3, 0], 2, later=True, prompt_lens=(9, 0))
-    yield "a later engine's batch with an empty row (K7)", _case(later, 4)
+    later_batch = make_batch([6, 0], [3, 0], 2, later=True, prompt_lens=(9, 0))
+    yield "a later engine's batch with an empty row (K7)", _case(later_batch, 4)
     subclassed = make_batch([6, 1], [3, 4], 2, padded_requests=1, subclassed=True)
     yield "fields of a subclass (K2)", _case(subclassed, 4)
     yield "not causal before", _case(make_batch([6], [3], 2, causal=False), 4)
@@ -119,10 +119,10 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    found = list(mirror_violations(outputs))
-    yield from found
+    wrong = list(mirror_violations(outputs))
+    yield from wrong
     offsets, seq_lens = outputs["query_start_loc_cpu"], outputs["seq_lens_cpu"]
-    if found or not isinstance(offsets, torch.Tensor) or not isinstance(seq_lens, torch.Tensor):
+    if wrong or not isinstance(offsets, torch.Tensor) or not isinstance(seq_lens, torch.Tensor):
         return
     parent, chunk = batch_arrays(call.facts.batch), call["attn_chunk_size"]
     if int(offsets[-1]) != int(parent.query_start_loc[-1]):
@@ -185,7 +185,7 @@ make_local_attention_virtual_batches = Operation(
     ),
     call=FunctionCall(
         prepare=_prepare,
-        outputs=lambda call, result: metadata_outputs(result, given=call.facts.metadata),
+        outputs=lambda call, result: metadata_outputs(result, original=call.facts.metadata),
     ),
     contract=Contract(
         relations=Relations(

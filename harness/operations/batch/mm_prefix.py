@@ -55,12 +55,12 @@ class _ComputeParams(Params):
 
 def _ranges_of(case: Case) -> Ranges | None:
     """Return the ranges by row; a row beyond the last one stands for the last one."""
-    given, batch = case.params["ranges"], case.batch
-    if given is None:
+    entries, batch = case.params["ranges"], case.batch
+    if entries is None:
         return None
     rows = batch.num_requests + batch.padded_requests if batch else case.params["rows"]
     ranges: Ranges = {}
-    for row, *bounds in (entry for entry in given if entry and rows):
+    for row, *bounds in (entry for entry in entries if entry and rows):
         pairs = ranges.setdefault(min(row, rows - 1), [])
         if len(bounds) == 2:
             pairs.append((bounds[0], bounds[1]))
@@ -71,7 +71,7 @@ def _problem(case: Case) -> str:
     ranges = _ranges_of(case) or {}
     for pairs in ranges.values():
         real = sorted(pair for pair in pairs if pair[0] < pair[1])
-        if any(later[0] <= pair[1] for pair, later in pairwise(real)):
+        if any(following[0] <= pair[1] for pair, following in pairwise(real)):
             return "ranges: overlap"
     return ""
 
@@ -239,8 +239,8 @@ def _compute_outputs(call: Call, result: Any) -> Outputs:
 
 def _compute_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     ranges = call[_RANGES] or {}
-    for row, found in enumerate(outputs["ranges"]):
-        if found != [pair for pair in ranges.get(row, []) if pair[0] < pair[1]]:
+    for row, row_ranges in enumerate(outputs["ranges"]):
+        if row_ranges != [pair for pair in ranges.get(row, []) if pair[0] < pair[1]]:
             yield Violation("ranges", "are not those of the sequence")
             return
 

@@ -130,9 +130,9 @@ def _run(offered: Any, call: Call) -> tuple[Any, Any]:
     """
     metadata, num_tokens, num_reqs, actual_tokens, actual_reqs = call.args.values()
     metadata_class = _class_of(offered, metadata)
-    made = _in_class(metadata_class, metadata)
-    if hasattr(made, "padded"):
-        padded = made.padded(num_tokens, num_reqs)
+    converted = _in_class(metadata_class, metadata)
+    if hasattr(converted, "padded"):
+        padded = converted.padded(num_tokens, num_reqs)
     else:
         padded = _in_class(metadata_class, metadata.padded(num_tokens, num_reqs))
     return padded, padded.unpadded(actual_tokens, actual_reqs)
@@ -152,8 +152,8 @@ def _in_class(metadata_class: Any, metadata: Any) -> Any:
 
 def _outputs(call: Call, result: Any) -> Outputs:
     padded, unpadded = result
-    given = call.facts.metadata
-    seen = metadata_outputs(padded, PADDED, given) | metadata_outputs(unpadded, UNPADDED, given)
+    source = call.facts.metadata
+    seen = metadata_outputs(padded, PADDED, source) | metadata_outputs(unpadded, UNPADDED, source)
     return seen | {_COPIED: _copied(padded, unpadded)}
 
 
@@ -171,7 +171,7 @@ def _copied(padded: Any, unpadded: Any) -> list[str]:
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     # Fields are classified by name: their declarations are part of the judged class.
-    given = call.facts.metadata
+    source = call.facts.metadata
     if outputs[_COPIED]:
         yield Violation(_COPIED, "holds fields that are no views")
     for prefix, names in ((PADDED, _GROWN), (UNPADDED, _ACTUAL)):
@@ -179,15 +179,15 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield from mirror_violations(outputs, prefix)
         if (outputs[f"{prefix}num_actual_tokens"], outputs[f"{prefix}num_reqs"]) != sizes:
             yield Violation(f"{prefix}num_reqs", "is not the size that was asked for")
-        if outputs.get(f"{prefix}{CLASS}", type(given).__name__) != type(given).__name__:
+        if outputs.get(f"{prefix}{CLASS}", type(source).__name__) != type(source).__name__:
             yield Violation(f"{prefix}{CLASS}", "is not the class that was given")
         if outputs.get(f"{prefix}{DERIVED}", sum(sizes)) != sum(sizes):
             yield Violation(f"{prefix}{DERIVED}", "is derived from another batch")
-        for field in fields(given):
+        for field in fields(source):
             if field.init and field.name not in (*_SIZES, later.BOUND):
                 value = outputs[f"{prefix}{field.name}"]
                 live, length = _entries(field.name, call, *sizes)
-                text = _violation(field.name, getattr(given, field.name), value, live, length)
+                text = _violation(field.name, getattr(source, field.name), value, live, length)
                 if prefix == PADDED and length > live and field.name in _ALIGNED:
                     text = text or _not_new(call, value)
                 if text:

@@ -123,12 +123,12 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 
 
 def _outputs(call: Call, result: Any) -> Outputs:
-    given = next(iter(call.args.values()))
+    argument = next(iter(call.args.values()))
     storage = result.untyped_storage().data_ptr()
     return {
         "result": result,
-        "is a view": storage == given.untyped_storage().data_ptr(),
-        "is the argument": result is given,
+        "is a view": storage == argument.untyped_storage().data_ptr(),
+        "is the argument": result is argument,
         "strides": list(result.stride()) if result.numel() else [],
     }
 
@@ -140,22 +140,22 @@ def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    given, result = next(iter(call.args.values())), outputs["result"]
+    argument, result = next(iter(call.args.values())), outputs["result"]
     is_query = "batch_size" in call.args
     if is_query:
-        batch, (tokens, *rest) = call["batch_size"], given.shape
+        batch, (tokens, *rest) = call["batch_size"], argument.shape
         shape, words = (batch, tokens // batch, *rest), "(batch, tokens of each, heads, size)"
-    elif given.ndim == 3:
+    elif argument.ndim == 3:
         if not outputs["is the argument"]:
             yield Violation("is the argument", "is not the 3-D output as it was given")
         return
     else:
-        shape = (given.shape[0] * given.shape[1], *given.shape[2:])
+        shape = (argument.shape[0] * argument.shape[1], *argument.shape[2:])
         words = "(all tokens, heads, size)"
-    if tuple(result.shape) != shape or result.dtype != given.dtype:
+    if tuple(result.shape) != shape or result.dtype != argument.dtype:
         yield Violation("result", f"is not {words}")
         return
-    whole, parts = (given, result) if is_query else (result, given)
+    whole, parts = (argument, result) if is_query else (result, argument)
     tokens = parts.shape[1]
     for row in range(min(len(parts), 3)):
         if not _equal(parts[row], whole[row * tokens : (row + 1) * tokens]):

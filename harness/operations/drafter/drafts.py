@@ -67,8 +67,8 @@ def drafts_of(batch: Batch) -> tuple[list[int], list[int]]:
 
 def rejected_of(case: Case) -> np.ndarray:
     """Return (R,) int64: rejected tokens of each row, padded rows included."""
-    made = batch_arrays(batch_of(case))
-    rejected = np.zeros(made.num_reqs, np.int64)
+    arrays = batch_arrays(batch_of(case))
+    rejected = np.zeros(arrays.num_reqs, np.int64)
     for row, (drafts, sampled) in enumerate(
         zip(case.params["drafts"], case.params["sampled"], strict=True)
     ):

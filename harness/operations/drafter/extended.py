@@ -99,7 +99,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 
 
 def _outputs(call: Call, result: Any) -> Outputs:
-    return metadata_outputs(result, given=call.facts.metadata)
+    return metadata_outputs(result, original=call.facts.metadata)
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:

@@ -24,20 +24,20 @@ _BOUNDS = ("max_query_len", "max_seq_len")
 BOUNDS = "bounds"
 
 
-def child_fields(child: Any, given: Any) -> Outputs:
+def child_fields(child: Any, original: Any) -> Outputs:
     """Return the fields of a drafter's batch; the bounds are free, within `child_violations`."""
-    outputs = metadata_outputs(child, given=given)
+    outputs = metadata_outputs(child, original=original)
     return outputs | {BOUNDS: Free(**{name: outputs.pop(name) for name in _BOUNDS})}
 
 
-def child_violations(outputs: Outputs, given: Any) -> Iterator[Violation]:
+def child_violations(outputs: Outputs, original: Any) -> Iterator[Violation]:
     """Check mirrors, offsets, `c == s - q` and the bounds."""
     bounds = outputs[BOUNDS].values
     for name in _BOUNDS:
         if type(bounds[name]) is not int:
             yield Violation(BOUNDS, f"has a {name} that is no Python int")
             return
-        if bounds[name] > getattr(given, name):
+        if bounds[name] > getattr(original, name):
             yield Violation(BOUNDS, f"has a {name} above the parent's")
     for violation in mirror_violations({**outputs, **bounds}):
         yield violation._replace(field=_named(violation.field))

@@ -47,7 +47,7 @@ from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of, p
 
 DROP, PADDED = "prepare_inputs", "prepare_inputs_padded"
 INDICES, TO_SAMPLE, REJECTED = "token_indices", "token_indices_to_sample", "num_rejected_tokens"
-_GIVEN = "common_attn_metadata"
+_METADATA = "common_attn_metadata"
 _KEPT_ROWS = ("num_computed_tokens_cpu", "block_table_tensor", "encoder_seq_lens")
 _VIEWS = frozenset(
     (
@@ -82,8 +82,8 @@ def _case(name: str, batch: Batch, drafts: list[int], sampled: list[int]) -> Cas
     return Case(name, batch, draft_params(drafts, sampled))
 
 
-def _drop_case(given: tuple[Batch, list[int], list[int]]) -> Case:
-    batch, drafts, sampled = given
+def _drop_case(drafted_batch: tuple[Batch, list[int], list[int]]) -> Case:
+    batch, drafts, sampled = drafted_batch
     case = _case(DROP, batch, drafts, sampled)
     return _case(DROP, without_shares(batch), drafts, sampled) if _drop_problem(case) else case
 
@@ -93,7 +93,7 @@ def _drop_cases() -> st.SearchStrategy[Case]:
 
 
 def _padded_cases() -> st.SearchStrategy[Case]:
-    return drafted().map(lambda given: _case(PADDED, *given))
+    return drafted().map(lambda drafted_batch: _case(PADDED, *drafted_batch))
 
 
 def _shapes() -> Iterator[tuple[str, Batch, list[int], list[int]]]:
@@ -149,7 +149,7 @@ def _timed(name: str, batch: Batch) -> Iterator[Case]:
 
 
 def _prepare_drop(case: Case, pattern: int, device: str) -> Call:
-    call = prepare_metadata(case, pattern, device, {_GIVEN: ...})
+    call = prepare_metadata(case, pattern, device, {_METADATA: ...})
     padding = [0] * batch_of(case).padded_requests
     lists = {
         "sampled_token_ids": [
@@ -176,7 +176,7 @@ def _prepare_padded(case: Case, pattern: int, device: str) -> Call:
     metadata, arena = lay_out(batch, pattern, device, more)
     return Call(
         {
-            _GIVEN: metadata,
+            _METADATA: metadata,
             "spec_decode_metadata": SpecDecodeStep(arena.tensors["cu_num_draft_tokens"]),
             "valid_sampled_tokens_count": arena.tensors["valid_sampled_tokens_count"],
         },

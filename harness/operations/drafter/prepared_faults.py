@@ -12,7 +12,7 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.operations.drafter.drafts import rejected_of
 from attnproof.harness.operations.shared.faults import metadata_fault
 
-_GIVEN = "common_attn_metadata"
+_METADATA = "common_attn_metadata"
 
 
 def _has_drafts(case: Case) -> bool:
@@ -55,13 +55,13 @@ DROP_FAULTS = {
         "sampled_token_ids", _too_many, applies=_has_drafts, reads=("num_draft_tokens",)
     ),
     "more drafts than queries": Fault(
-        "num_draft_tokens", _long_drafts, applies=_has_drafts, reads=(_GIVEN,)
+        "num_draft_tokens", _long_drafts, applies=_has_drafts, reads=(_METADATA,)
     ),
     "negative number of drafts": Fault(
         "num_draft_tokens", lambda drafts: [-1, *drafts[1:]], applies=_has_rows
     ),
     "rank shares of shorter sequences": metadata_fault(
-        _GIVEN,
+        _METADATA,
         "dcp_local_seq_lens",
         lambda md: {"dcp_local_seq_lens": md.seq_lens.clone()},
         _loses_tokens,

@@ -247,8 +247,8 @@ def _widened(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return the change, followed by one of all mirrors to int64."""
 
     def widen(md: Any) -> Any:
-        made = change(md)
-        return replace(made, **{name: getattr(made, name).long() for name in _MIRRORS})
+        metadata = change(md)
+        return replace(metadata, **{name: getattr(metadata, name).long() for name in _MIRRORS})
 
     return widen
 
@@ -259,8 +259,8 @@ def _is_subclassed(case: Case) -> bool:
 
 def _agreeing(md: Any, **changed: torch.Tensor) -> dict[str, Any]:
     """Return the changed mirrors, and computed tokens that agree with them."""
-    made = replace(md, **changed)
-    computed = made.seq_lens_cpu - made.query_start_loc_cpu.diff()
+    metadata = replace(md, **changed)
+    computed = metadata.seq_lens_cpu - metadata.query_start_loc_cpu.diff()
     return {**changed, "num_computed_tokens_cpu": computed}
 
 

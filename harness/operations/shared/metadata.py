@@ -36,16 +36,16 @@ def has_logits(case: Case) -> bool:
     return batch_of(case).logits_indices is not None
 
 
-def metadata_outputs(metadata: Any, prefix: str = "", given: Any = None) -> Outputs:
+def metadata_outputs(metadata: Any, prefix: str = "", original: Any = None) -> Outputs:
     """Return every field of the metadata by name; a field that it lacks is MISSING.
 
-    `given` is the metadata that the operation got. If `given` is of a subclass, the outputs
+    `original` is the metadata that the operation got. If `original` is of a subclass, the outputs
     are the subclass's fields and the name of the result's class. For other metadata the class
     is no output: it may be the candidate's own.
     """
     names, outputs = METADATA_FIELDS, Outputs()
-    if given is not None and type(given) is not CommonAttentionMetadata:
-        names = tuple(f.name for f in fields(given))
+    if original is not None and type(original) is not CommonAttentionMetadata:
+        names = tuple(f.name for f in fields(original))
         outputs[f"{prefix}{CLASS}"] = type(metadata).__name__
     outputs |= {f"{prefix}{name}": getattr(metadata, name, MISSING) for name in names}
     bound = outputs.get(f"{prefix}{later.BOUND}")

@@ -16,11 +16,11 @@ def overlaps(
     parameter: str,
     make: Callable[..., torch.Tensor],
     applies: Callable[[Case], bool],
-    given: tuple[str, ...] = (),
+    reads: tuple[str, ...] = (),
 ) -> dict[str, Fault]:
     """Return two faults: the output ends in the argument's first element, or begins in its last.
 
-    `make` returns a good output from the old one and the values of `given`.
+    `make` returns a good output from the old one and the values of `reads`.
     """
 
     def ends(value: torch.Tensor, old: Any, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,7 +40,7 @@ def overlaps(
 
     return {
         f"{output} {verb} in {parameter}": Fault(
-            (parameter, output), change, output, applies=applies, reads=given
+            (parameter, output), change, output, applies=applies, reads=reads
         )
         for verb, change in (("ends", ends), ("begins", begins))
     }

@@ -183,8 +183,8 @@ def _outputs(_call: Call, result: Any) -> Outputs:
     }
     ubatches = zip(*(slices or () for slices in result), strict=False)
     return counts | of_children(
-        dict(zip(_BOUNDS, (*_bounds_of(one), *_bounds_of(padded)), strict=True))
-        for one, padded in ubatches
+        dict(zip(_BOUNDS, (*_bounds_of(unpadded), *_bounds_of(padded)), strict=True))
+        for unpadded, padded in ubatches
     )
 
 
@@ -285,27 +285,27 @@ maybe_create_ubatch_slices = Operation(
         faults=faults_of(reference, _prepare)
         | {
             "float numbers of tokens": Fault(
-                "num_scheduled_tokens", lambda given: given.astype(np.float32)
+                "num_scheduled_tokens", lambda counts: counts.astype(np.float32)
             ),
             "negative number of tokens": Fault(
                 "num_scheduled_tokens",
-                lambda given: -1 - given,
+                lambda counts: -1 - counts,
                 applies=lambda case: case.num_requests > 0,
             ),
             "fewer padded tokens than tokens": Fault(
                 "num_tokens_padded",
-                lambda _, given: int(given.sum()) - 1,
+                lambda _, counts: int(counts.sum()) - 1,
                 reads=("num_scheduled_tokens",),
             ),
             "fewer padded rows than requests": Fault(
                 "num_reqs_padded",
-                lambda _, given: len(given) - 1,
+                lambda _, counts: len(counts) - 1,
                 reads=("num_scheduled_tokens",),
             ),
             "point at 0 (K4)": wrong_value("split_point", 0, _cut),
             "point at the end (K4)": Fault(
                 "split_point",
-                lambda _, given: int(given.sum()),
+                lambda _, counts: int(counts.sum()),
                 applies=_cut,
                 reads=("num_scheduled_tokens",),
             ),
@@ -317,7 +317,7 @@ maybe_create_ubatch_slices = Operation(
             "too few points": wrong_value("split_point", [], _cut),
             "point in the padding": Fault(
                 ("split_point", "num_tokens_padded"),
-                lambda _point, _tokens, given: (int(given.sum()) + 1, int(given.sum()) + 3),
+                lambda _point, _tokens, counts: (int(counts.sum()) + 1, int(counts.sum()) + 3),
                 "split_point",
                 applies=_cut,
                 reads=("num_scheduled_tokens",),

@@ -169,29 +169,29 @@ def slice_faults(slices: str, metadata: str) -> dict[str, Fault]:
     `slices` takes one slice or a list of slices.
     """
 
-    def put(given: Any, malformed: Any) -> Any:
-        return [malformed] if isinstance(given, list) else malformed
+    def put(old: Any, malformed: Any) -> Any:
+        return [malformed] if isinstance(old, list) else malformed
 
     def respan(field: str, **change: slice) -> Fault:
         """Return the fault of the first slice with other requests or tokens."""
 
-        def put_changed(given: Any) -> Any:
-            return put(given, replace(given[0] if isinstance(given, list) else given, **change))
+        def put_changed(old: Any) -> Any:
+            return put(old, replace(old[0] if isinstance(old, list) else old, **change))
 
         return Fault(slices, put_changed, field, applies=_has_slice)
 
     def past(field: str, length: str) -> Fault:
         """Return the fault of the first slice with one request or token too many."""
 
-        def put_changed(given: Any, md: Any) -> Any:
-            first = given[0] if isinstance(given, list) else given
+        def put_changed(old: Any, md: Any) -> Any:
+            first = old[0] if isinstance(old, list) else old
             wider = slice(getattr(first, field).start, getattr(md, length) + 1)
-            return put(given, replace(first, **{field: wider}))
+            return put(old, replace(first, **{field: wider}))
 
         return Fault(slices, put_changed, field, applies=_has_slice, reads=(metadata,))
 
-    def put_span(make: Callable[[list[int]], UBatchSlice], given: Any, md: Any) -> Any:
-        return put(given, make(md.query_start_loc_cpu.tolist()))
+    def put_span(make: Callable[[list[int]], UBatchSlice], old: Any, md: Any) -> Any:
+        return put(old, make(md.query_start_loc_cpu.tolist()))
 
     return {
         **metadata_faults(metadata, sequences=True, logits=True),
@@ -214,7 +214,7 @@ def slice_faults(slices: str, metadata: str) -> dict[str, Fault]:
         "negative start": respan("token_slice", token_slice=slice(-2, -1)),
         "tokens of another request": Fault(
             slices,
-            lambda given, md: put(given, _first_tokens_under_last_row(md.num_reqs)),
+            lambda old, md: put(old, _first_tokens_under_last_row(md.num_reqs)),
             "token_slice",
             applies=lambda case: (
                 _has_slice(case) and case.num_requests > 1 and batch_of(case).query_lens[0] > 0
@@ -223,7 +223,7 @@ def slice_faults(slices: str, metadata: str) -> dict[str, Fault]:
         ),
         "share of a request that loses its tail": Fault(
             slices,
-            lambda given, md: put(given, _cut_request_with_share(md)),
+            lambda old, md: put(old, _cut_request_with_share(md)),
             "dcp_local_seq_lens",
             applies=lambda case: _has_slice(case) and batch_of(case).query_lens[0] > 1,
             reads=(metadata,),
@@ -231,7 +231,7 @@ def slice_faults(slices: str, metadata: str) -> dict[str, Fault]:
         "metadata of another type": wrong_type(metadata, "metadata"),
         "slice of another type": Fault(
             slices,
-            lambda given: put(given, "seven"),
+            lambda old: put(old, "seven"),
             "ubatch_slice",
             TypeError,
             applies=_has_slice,

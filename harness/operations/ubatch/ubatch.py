@@ -224,9 +224,9 @@ def _prepare_split(case: Case, pattern: int, device: str) -> Call:
 
 def _child_violations(call: Call, outputs: Outputs, span: Span) -> Iterator[Violation]:
     yield from _field_violations(call.facts.metadata, outputs, span)
-    found = list(mirror_violations(outputs))
-    yield from found
-    if found or outputs.get("query_start_loc_cpu", MISSING) is MISSING:
+    wrong = list(mirror_violations(outputs))
+    yield from wrong
+    if wrong or outputs.get("query_start_loc_cpu", MISSING) is MISSING:
         return
     parent = batch_arrays(call.facts.batch)  # positions depend on lengths only, not on block ids
     t0 = span[2]
@@ -241,7 +241,7 @@ def _child_violations(call: Call, outputs: Outputs, span: Span) -> Iterator[Viol
         yield Violation("num_computed_tokens_cpu", "moves tokens to other positions")
 
 
-def _field_violations(given: Any, outputs: Outputs, span: Span) -> Iterator[Violation]:
+def _field_violations(original: Any, outputs: Outputs, span: Span) -> Iterator[Violation]:
     """Check the fields that no consumer reads: their rows or tokens are those of the slice.
 
     Published code drops such fields (E5, E34, E57): the oracle `equality` alone sees that.
@@ -249,7 +249,7 @@ def _field_violations(given: Any, outputs: Outputs, span: Span) -> Iterator[Viol
     r0, r1, t0, t1 = span
     cuts = dict.fromkeys(_BY_REQUEST, (r0, r1)) | dict.fromkeys(_BY_TOKEN, (t0, t1))
     for name, (first, stop) in cuts.items():
-        whole, part = getattr(given, name, None), outputs.get(name)
+        whole, part = getattr(original, name, None), outputs.get(name)
         if whole is not None and part is not None and part is not MISSING:
             wanted = _listed(whole)[first:stop]
             if type(part) is not type(whole) or _listed(part)[: len(wanted)] != wanted:
@@ -305,7 +305,7 @@ def _split_outputs(call: Call, result: Any) -> Outputs:
         raise TypeError("expected a list of metadata")
     wanted = len(call.facts.spans)
     children = [*result[:wanted], *[None] * (wanted - len(result))]
-    outputs = of_children(metadata_outputs(c, given=call.facts.metadata) for c in children)
+    outputs = of_children(metadata_outputs(c, original=call.facts.metadata) for c in children)
     return {Place("num_children"): len(result)} | outputs
 
 
@@ -324,7 +324,7 @@ _make_metadata_with_slice = Operation(
     ),
     call=FunctionCall(
         prepare=_prepare_make,
-        outputs=lambda call, result: metadata_outputs(result, given=call.facts.metadata),
+        outputs=lambda call, result: metadata_outputs(result, original=call.facts.metadata),
     ),
     contract=Contract(
         invariants=_make_invariants,
