@@ -69,10 +69,8 @@ class Values:
         definition = self.definition = form.definition
         self._supplied, self._batch = form.values, None
         self._known: dict[str, Any] = {}
-        self._arguments = {one.name: one for one in definition.arguments}
-        self._metadata = [
-            one.name for one in definition.arguments if isinstance(one.declared, Metadata)
-        ]
+        self._arguments = {a.name: a for a in definition.arguments}
+        self._metadata = [a.name for a in definition.arguments if isinstance(a.declared, Metadata)]
         if batch is not None:
             self._batch = batch_arrays(batch, pattern)
         self.params, self._layout, self.pattern = params, layout, pattern
@@ -142,7 +140,7 @@ class Values:
     def _converted(self, value: Any, declared: Array) -> np.ndarray:
         """Return a supplied array in a dtype of the declaration, its own if that is allowed."""
         array = np.asarray(value)
-        if array.dtype in [_NUMPY.get(one) for one in declared.dtypes]:
+        if array.dtype in [_NUMPY.get(dtype) for dtype in declared.dtypes]:
             return array
         return self._in_memory(array, self.dtype_of(declared))
 
@@ -220,15 +218,15 @@ class Values:
         """Return positional and keyword arguments; `prefix` begins their names in the arena."""
         args: dict[str, Any] = {}
         kwargs: dict[str, Any] = {}
-        for one in self.definition.arguments:
-            if isinstance(one.declared, Array):
-                name = one.declared.may_be if self._is_shared(one.declared) else one.name
-                value: Any = self.tensor(one, arena.tensors.get(f"{prefix}{name}"))
-            elif one.name in self._metadata:
+        for arg in self.definition.arguments:
+            if isinstance(arg.declared, Array):
+                name = arg.declared.may_be if self._is_shared(arg.declared) else arg.name
+                value: Any = self.tensor(arg, arena.tensors.get(f"{prefix}{name}"))
+            elif arg.name in self._metadata:
                 value = metadata_of(self._metadata_arrays()[0], arena.tensors)
             else:
-                value = self[one.name]
-            (kwargs if one.keyword_only else args)[one.name] = value
+                value = self[arg.name]
+            (kwargs if arg.keyword_only else args)[arg.name] = value
         return args, kwargs
 
     def _metadata_arrays(self) -> tuple[BatchArrays, dict[str, np.ndarray]]:
@@ -305,7 +303,7 @@ def diagnose_float(_call: Call, _place: Place, expected: Any, got: Any) -> str:
 def _depends_on_others(argument: Argument) -> bool:
     declared = argument.declared
     limits_of = (declared.least, declared.below) if isinstance(declared, Int) else ()
-    return any(isinstance(one, str) for one in limits_of)
+    return any(isinstance(limit, str) for limit in limits_of)
 
 
 def placement(layout: Layout) -> Placement:

@@ -128,14 +128,14 @@ class Cases:
         plain = self._usual
         named = dict[str, Batch | None](self._usual_batches())
         named = named or {"usual arguments": None}
-        turned = plain | {name: not one for name, one in plain.items() if type(one) is bool}
+        turned = plain | {name: not flag for name, flag in plain.items() if type(flag) is bool}
         for name, batch in named.items():
             yield name, self._case(batch, plain)
             if turned != plain:
                 yield f"{name}, other flags", self._case(batch, turned)
         first = next(iter(named.values()))
-        for name, one in self.parameters.items():
-            for value in one.values[1:]:
+        for name, parameter in self.parameters.items():
+            for value in parameter.values[1:]:
                 text = f"{name} {value}" if name != LAYOUT else f"layout {_shown(value)}"
                 yield text, self._case(first, {**plain, name: value})
 
@@ -150,10 +150,10 @@ class Cases:
         plain = usual(self.parameters)
         if not self.definition.has_conditions:
             return plain
-        batch = next((one for _, one in self._usual_batches()), None)
-        other = {name: one.values for name, one in self.parameters.items() if name != LAYOUT}
+        batch = next((usual_batch for _, usual_batch in self._usual_batches()), None)
+        other = {name: p.values for name, p in self.parameters.items() if name != LAYOUT}
         changes = [{}, *({name: value} for name, values in other.items() for value in values)]
-        pairs = ({**one, **two} for one, two in combinations(changes, 2))
+        pairs = ({**first, **second} for first, second in combinations(changes, 2))
         for changed in chain(changes, islice(pairs, _MOST_TRIED)):
             if not self._refused(self._case(batch, {**plain, **changed})):
                 return {**plain, **changed}
@@ -179,7 +179,7 @@ class Cases:
         """Return the call of a case."""
         layout = layout_of(case)
         values = Values(self.form, case.batch, case.params, layout, pattern)
-        pieces = [values.piece(one, one.name, array) for one, array in values.arrays()]
+        pieces = [values.piece(a, a.name, array) for a, array in values.arrays()]
         pieces += values.metadata_pieces()
         arena = Arena(pieces, STALE_PATTERNS[pattern], device, placement(layout))
         args, kwargs = values.bound(arena)
@@ -198,12 +198,12 @@ class Cases:
     def outputs(self, call: Call, result: Any) -> Outputs:
         """Return the results and the written arguments by name."""
         # A result may be a view of what is written: a mistake in both is one of the result.
-        names = [one.name for one in self.definition.results]
+        names = [output.name for output in self.definition.results]
         if len(names) < 2 or not isinstance(result, tuple) or len(result) != len(names):
             named: Any = {names[0] if len(names) == 1 else "result": result}
         else:
             named = zip(names, result, strict=True)
-        written = {one.name for one in self.definition.arguments if one.is_written}
+        written = {argument.name for argument in self.definition.arguments if argument.is_written}
         return Outputs(named) | {name: call[name] for name in sorted(written & call.written)}
 
 
@@ -211,7 +211,7 @@ class Cases:
 def _drawn(draw: st.DrawFn, cases: Cases, batches: st.SearchStrategy[Batch]) -> Case:
     definition = cases.definition
     batch = draw(batches) if definition.has_batch else None
-    params = {name: draw(one.drawn) for name, one in cases.parameters.items()}
+    params = {name: draw(parameter.drawn) for name, parameter in cases.parameters.items()}
     near = _near_turns(definition, params)
     for argument in definition.arguments if near else ():
         declared = argument.declared

@@ -36,14 +36,14 @@ def contract_of(
     definition: Definition, invariants: Judge | None, supplied: Collection[str]
 ) -> Contract:
     """Return the contract; the values of the arguments `supplied` follow from no role."""
-    results = {one.name: one.declared for one in definition.results}
+    results = {result.name: result.declared for result in definition.results}
     arrays = {a.name: a.declared for a in definition.arguments if isinstance(a.declared, Array)}
-    results |= {name: one for name, one in arrays.items() if one.written}
-    joined = {name: how for name, one in results.items() if (how := _join(one)) is not None}
+    results |= {name: array for name, array in arrays.items() if array.written}
+    joined = {name: how for name, result in results.items() if (how := _join(result)) is not None}
     relations = None
-    read = [one for one in definition.arguments if one.name not in supplied]
+    read = [argument for argument in definition.arguments if argument.name not in supplied]
     if definition.independent and definition.has_batch and joined and _can_be_cut(read):
-        alone = {"spare": 0} if any(one.longer for one in arrays.values()) else {}
+        alone = {"spare": 0} if any(array.longer for array in arrays.values()) else {}
         lengths = {results[name].sizes[0].axis for name in joined}
         numbers = [
             a
@@ -53,7 +53,7 @@ def contract_of(
         ]
         relations = Relations(
             joined=joined,
-            alone=alone | {key_of(one): 0 for one in numbers},
+            alone=alone | {key_of(number): 0 for number in numbers},
             per_request=frozenset(
                 key_of(a) for a in read if isinstance(a.declared, Array) and _is_of_rows(a.declared)
             ),
@@ -62,8 +62,8 @@ def contract_of(
         invariants=partial(_violations, definition, invariants, bool(supplied)),
         diagnose=diagnose_float,
         relations=relations,
-        tolerances={name: one.tolerance for name, one in results.items() if one.tolerance},
-        may_alias=frozenset(name for name, one in results.items() if one.may_alias or one.written),
+        tolerances={name: result.tolerance for name, result in results.items() if result.tolerance},
+        may_alias=frozenset(name for name, r in results.items() if r.may_alias or r.written),
     )
 
 
@@ -83,9 +83,9 @@ def _can_be_cut(arguments: Iterable[Argument]) -> bool:
     numbers = {a.name for a in arguments if isinstance(a.declared, Int)}
     for argument in arguments:
         declared = argument.declared
-        axes = {size_of(one).axis for one in (declared.below, declared.least) if one is not None}
+        axes = {size_of(end).axis for end in (declared.below, declared.least) if end is not None}
         if isinstance(declared, Array) and declared.is_read and not declared.follows_batch:
-            axes |= set() if _is_of_rows(declared) else {one.axis for one in declared.sizes}
+            axes |= set() if _is_of_rows(declared) else {size.axis for size in declared.sizes}
         elif isinstance(declared, Int) and (declared.axis or isinstance(declared.least, str)):
             axes = set()  # it is least in the parts
         if axes & {*CUT_AXES, *numbers}:
@@ -106,7 +106,7 @@ def _violations(
         yield from own(call, outputs)
     yield from _wrong_floats(definition, call, outputs)
     arrays = [(a.name, a.declared) for a in definition.arguments if isinstance(a.declared, Array)]
-    if supplied or any(one.or_empty and not call[name].numel() for name, one in arrays):
+    if supplied or any(array.or_empty and not call[name].numel() for name, array in arrays):
         return  # its absence changes what the results are
     for result in definition.results if definition.has_batch else ():
         declared = result.declared

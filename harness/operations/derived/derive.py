@@ -71,7 +71,7 @@ def derive(
     form = form_of(definition, values, parameters)
     cases = Cases(form, batches, adapt, examples, steps, problem)
 
-    pools = {one.name for one in definition.arguments if is_slot_pool(one)} - form.values.keys()
+    pools = {a.name for a in definition.arguments if is_slot_pool(a)} - form.values.keys()
 
     def why_unreal(case: Case) -> str:
         wide = needs_wide_pool(case) if pools else ""

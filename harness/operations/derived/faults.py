@@ -50,9 +50,9 @@ class _Arguments:
         self._definition, self._prepare = definition, prepare
         self._known: OrderedDict[int, tuple[Case, dict[str, torch.Size | None]]] = OrderedDict()
         self._longer = {
-            one.name: one.declared.sizes[0]
-            for one in definition.arguments
-            if isinstance(one.declared, Array) and one.declared.longer
+            argument.name: argument.declared.sizes[0]
+            for argument in definition.arguments
+            if isinstance(argument.declared, Array) and argument.declared.longer
         }
 
     def of(self, case: Case) -> dict[str, torch.Size | None]:
@@ -138,7 +138,7 @@ def _of_argument(
     if others:
 
         def contradicted(case: Case) -> bool:
-            return present(case) and any(arguments.has(one, case) for one in others)
+            return present(case) and any(arguments.has(other, case) for other in others)
 
         # Which of two arguments that contradict each other is named depends on their order.
         yield "an entry more", Fault(field, _longer, applies=contradicted, any_field=True)
@@ -157,15 +157,15 @@ def _of_dtypes(
     definition: Definition, argument: Argument, declared: Array, arguments: _Arguments
 ) -> Iterator[tuple[str, Fault]]:
     field, present = argument.name, partial(arguments.has, argument)
-    other = next((one for one in _FLOATS if one not in declared.dtypes), None)
+    other = next((dtype for dtype in _FLOATS if dtype not in declared.dtypes), None)
     if other is not None:
         yield "float", Fault(field, partial(_to, other), applies=present)
-    integers = [one for one in INTEGERS if one not in declared.dtypes]
+    integers = [dtype for dtype in INTEGERS if dtype not in declared.dtypes]
     if len(integers) == 1:
         name = str(integers[0]).removeprefix("torch.")
         yield name, Fault(field, partial(_to, integers[0]), applies=present)
     if declared.dtype_of:
-        same = next(one for one in definition.arguments if one.name == declared.dtype_of)
+        same = next(a for a in definition.arguments if a.name == declared.dtype_of)
 
         def both(case: Case) -> bool:
             return present(case) and arguments.has(same, case)
@@ -200,12 +200,12 @@ def _of_number(
         yield f"below {declared.least}", Fault(field, lambda _: below, applies=present)
     else:
         measured = [a for a in definition.arguments if _measures(a, declared.least)][:1]
-        for one in measured:
-            less = Fault(field, lambda _, array: len(array) - 1, applies=present, reads=(one.name,))
+        for arg in measured:
+            less = Fault(field, lambda _, array: len(array) - 1, applies=present, reads=(arg.name,))
             yield f"below {declared.least}", less
     if isinstance(limit, int):
         yield f"at {limit}", Fault(field, lambda _: limit, applies=present)
-    elif any(one.name == limit for one in definition.arguments):
+    elif any(other.name == limit for other in definition.arguments):
         at_limit = Fault(field, lambda _, value: value, applies=present, reads=(str(limit),))
         yield f"at {limit}", at_limit
 
@@ -228,9 +228,9 @@ def _of_values(
 
     least = declared.smallest
     ranges = [torch.iinfo(dtype) for dtype in declared.dtypes]
-    if isinstance(least, int) and least > max(one.min for one in ranges):
+    if isinstance(least, int) and least > max(span.min for span in ranges):
         yield f"an entry below {least}", with_first(least - 1)
-    if isinstance(declared.below, int) and declared.below <= min(one.max for one in ranges):
+    if isinstance(declared.below, int) and declared.below <= min(span.max for span in ranges):
         yield f"an entry of {declared.below}", with_first(declared.below)
     if declared.role == "query offsets":
         yield "first offset 1", with_first(1)
@@ -238,7 +238,7 @@ def _of_values(
 
 def _too_short(definition: Definition, argument: Argument, arguments: _Arguments) -> Fault:
     """Return the fault of an array that is one entry shorter than it must be."""
-    names = [one.name for one in definition.arguments]
+    names = [parameter.name for parameter in definition.arguments]
     others = tuple(name for name in names if name != argument.name)
     declared = argument.declared
     assert isinstance(declared, Array)
@@ -277,7 +277,7 @@ def _of_memory(
         least = 2 if declared.may_be == other.name else 1
 
         def both(case: Case, other: Argument = other, least: int = least) -> bool:
-            return all(arguments.entries(one, case) >= least for one in (argument, other))
+            return all(arguments.entries(array, case) >= least for array in (argument, other))
 
         faults = [*overlaps(argument.name, other.name, lambda out: out, both).items()]
         for name, fault in faults if len(others) == 1 else faults[index % 2 :][:1]:
@@ -291,14 +291,14 @@ def _of_the_same_length(definition: Definition, argument: Argument) -> list[Argu
     declared = argument.declared
     if not isinstance(declared, Array) or declared.longer or not declared.sizes:
         return []
-    axis, found = declared.sizes[0].axis, []
-    for one in definition.arguments:
-        other = one.declared
-        if one is argument or not isinstance(other, Array) or other.longer or other.or_empty:
+    axis, same_length = declared.sizes[0].axis, []
+    for candidate in definition.arguments:
+        other = candidate.declared
+        if candidate is argument or not isinstance(other, Array) or other.longer or other.or_empty:
             continue
         if any(size.axis == axis for size in other.sizes):
-            found.append(one)
-    return found
+            same_length.append(candidate)
+    return same_length
 
 
 def _to(dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
@@ -306,7 +306,7 @@ def _to(dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _to_another(dtypes: tuple[torch.dtype, ...], tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(next(one for one in dtypes if one is not tensor.dtype))
+    return tensor.to(next(dtype for dtype in dtypes if dtype is not tensor.dtype))
 
 
 def _with_gaps(declared: Array, tensor: torch.Tensor) -> torch.Tensor:

@@ -98,7 +98,7 @@ def form_of(
 ) -> Form:
     """Return the form of a definition, with further values and parameters."""
     axes = set(free_axes(definition))
-    names = axes | {one.name for one in definition.arguments}
+    names = axes | {argument.name for argument in definition.arguments}
     own = {name: of for name, of in definition.values.items() if name in names}
     chosen = {name: _choice(values) for name, values in definition.choices.items()}
     return Form(definition, {**own, **(values or {})}, {**chosen, **(parameters or {})})
@@ -134,46 +134,46 @@ def in_place(declared: Array) -> str:
 
 def parameters_of(form: Form, *, method: bool = False) -> dict[str, Parameter]:
     """Return the parameters of a function's cases, or those of a step of a class."""
-    definition, found = form.definition, dict[str, Parameter]()
+    definition, parameters = form.definition, dict[str, Parameter]()
     shapes = _names_in_shapes(definition)
-    free = [one for one in definition.arguments if one.name not in form.values]
+    free = [a for a in definition.arguments if a.name not in form.values]
     for argument in definition.arguments:
         if argument.optional or (
             isinstance(argument.declared, Array) and argument.declared.or_empty
         ):
-            found[f"with_{argument.name}"] = _flag(True)
+            parameters[f"with_{argument.name}"] = _flag(True)
         if isinstance(argument.declared, Array) and argument.declared.may_be:
-            found[in_place(argument.declared)] = _flag(False)
+            parameters[in_place(argument.declared)] = _flag(False)
         if argument in free:
-            found |= dict(_of_argument(argument, is_size=argument.name in shapes))
+            parameters |= dict(_of_argument(argument, is_size=argument.name in shapes))
     for axis in free_axes(definition):
         if axis not in form.values:
-            found[f"size_{axis}"] = _sized(0)
-    found |= form.parameters
+            parameters[f"size_{axis}"] = _sized(0)
+    parameters |= form.parameters
     if any(isinstance(a.declared, Array) and a.declared.distinct for a in free):
-        found[ORDER] = Parameter(Count, _SEEDS, st.integers(0, 2**16))
+        parameters[ORDER] = Parameter(Count, _SEEDS, st.integers(0, 2**16))
     if any(isinstance(a.declared, Array) and a.declared.longer for a in definition.arguments):
-        found[SPARE] = Parameter(Few, (0, 3), st.sampled_from((0, 3)))
-    of_batch = (one for one in free if one.declared.follows_batch)
+        parameters[SPARE] = Parameter(Few, (0, 3), st.sampled_from((0, 3)))
+    of_batch = (a for a in free if a.declared.follows_batch)
     if any(of_batch) and (method or definition.methods):
         plain_batch = msgspec.to_builtins(make_batch([1, 2, 3], [4, 0, 1], 4))
         # A row without a token in one step would make the whole case one of no engine.
         drawn_batch = batches().map(real_batch).map(msgspec.to_builtins)
-        found[BATCH] = Parameter(Batch, (plain_batch,), drawn_batch)
+        parameters[BATCH] = Parameter(Batch, (plain_batch,), drawn_batch)
     if not method:
-        plain = tuple(msgspec.to_builtins(one) for one in LAYOUTS)
-        found[LAYOUT] = Parameter(Layout, plain, st.sampled_from(plain))
-    return found
+        plain = tuple(msgspec.to_builtins(layout) for layout in LAYOUTS)
+        parameters[LAYOUT] = Parameter(Layout, plain, st.sampled_from(plain))
+    return parameters
 
 
 def usual(parameters: dict[str, Parameter]) -> dict[str, Any]:
     """Return the usual value of each parameter."""
-    return {name: one.values[0] for name, one in parameters.items()}
+    return {name: parameter.values[0] for name, parameter in parameters.items()}
 
 
 def params_type(parameters: dict[str, Parameter]) -> type[msgspec.Struct]:
     """Return the type of `Case.params`."""
-    fields: list[Any] = [(name, one.kind) for name, one in parameters.items() if name != LAYOUT]
+    fields: list[Any] = [(name, p.kind) for name, p in parameters.items() if name != LAYOUT]
     if LAYOUT in parameters:
         fields.append((LAYOUT, Layout, Layout()))
     return msgspec.defstruct("Params", fields, bases=(Params,), kw_only=True)
@@ -221,8 +221,8 @@ def _value(bound: Bound | None, sizes: dict[str, int]) -> int | None:
 def _names_in_shapes(definition: Definition) -> set[str]:
     """Return the axes of arguments and results, names of integers among them."""
     arrays = [a.declared for a in definition.arguments if isinstance(a.declared, Array)]
-    arrays += [one.declared for one in definition.results]
-    return {size.axis for one in arrays for size in one.sizes}
+    arrays += [result.declared for result in definition.results]
+    return {size.axis for array in arrays for size in array.sizes}
 
 
 def _of_argument(argument: Argument, *, is_size: bool) -> Iterator[tuple[str, Parameter]]:
@@ -273,7 +273,7 @@ def _range_of(declared: Int | Array) -> tuple[int, int]:
     if isinstance(declared, Int):
         return _LEAST, _MOST
     ranges = [torch.iinfo(dtype) for dtype in declared.dtypes]
-    return max(_LEAST, *(one.min for one in ranges)), min(_MOST, *(one.max for one in ranges))
+    return max(_LEAST, *(span.min for span in ranges)), min(_MOST, *(span.max for span in ranges))
 
 
 def _flag(usual_value: bool) -> Parameter:
@@ -290,7 +290,7 @@ def _number(argument: Argument, declared: Int, *, is_size: bool) -> Parameter:
     highest = declared.below - 1 if isinstance(declared.below, int) else _MOST
     middle = argument.default if type(argument.default) is int else min(lowest + 1, highest)
     edges = {lowest, lowest + 1, lowest + 2, 16, 64, highest - 1, highest}
-    values = dict.fromkeys([middle, *sorted(one for one in edges if lowest <= one <= highest)])
+    values = dict.fromkeys([middle, *sorted(edge for edge in edges if lowest <= edge <= highest)])
     drawn = st.sampled_from([*values]) | st.integers(lowest, min(highest, lowest + 300))
     return Parameter(Annotated[int, Meta(ge=lowest, le=highest)], tuple(values), drawn)
 

@@ -31,14 +31,14 @@ def token_pool(batch: Batch, pattern: int, *, distinct: bool = False) -> Pool:
 
     With `distinct`, padded rows have rows of their own.
     """
-    made, size = batch_arrays(batch, pattern), batch.block_size
-    lengths = made.seq_lens.astype(np.int64)
+    arrays, size = batch_arrays(batch, pattern), batch.block_size
+    lengths = arrays.seq_lens.astype(np.int64)
     # The longest sequence of every second batch fills its row.
     width = max(1, int(lengths.max(initial=0))) + 2 * (batch.num_requests % 2)
-    requests = np.repeat(np.arange(made.num_reqs), lengths)
+    requests = np.repeat(np.arange(arrays.num_reqs), lengths)
     positions = np.arange(len(requests)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     columns, places = np.divmod(positions, size)
-    slots = made.block_table[requests, columns].astype(np.int64) * size + places
+    slots = arrays.block_table[requests, columns].astype(np.int64) * size + places
     wide = batch.dtype == "int64" or slots.max(initial=0) > MOST_SLOT
     pool = _empty(batch, width, pattern, np.int64 if wide else np.int32)
     pool.table[pool.rows[requests], positions] = slots
@@ -47,8 +47,8 @@ def token_pool(batch: Batch, pattern: int, *, distinct: bool = False) -> Pool:
 
 def page_pool(batch: Batch, pattern: int) -> Pool:
     """Return the pool with a page for each `block_size` positions, int32."""
-    made = batch_arrays(batch, pattern)
-    table = made.block_table_with(STALE_PATTERNS[pattern])
+    arrays = batch_arrays(batch, pattern)
+    table = arrays.block_table_with(STALE_PATTERNS[pattern])
     pool = _empty(batch, table.shape[1], pattern, np.int32)
     pool.table[pool.rows[: batch.num_requests]] = table[: batch.num_requests]
     return pool

@@ -61,7 +61,7 @@ class _Class:
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
-        sizes = [one.name for one in definition.arguments if _is_block_size(one)]
+        sizes = [argument.name for argument in definition.arguments if _is_block_size(argument)]
         self.block_size = sizes[0] if sizes else ""
         """Argument with the block size, which all batches have then."""
         self.form = form_of(
@@ -70,8 +70,8 @@ class _Class:
             {name: one_of(BlockSize, *_BLOCK_SIZES) for name in sizes[:1]},
         )
         self.opened = parameters_of(self.form)
-        self.methods = {one.name: one for one in definition.methods}
-        self.forms = {name: form_of(one) for name, one in self.methods.items()}
+        self.methods = {method.name: method for method in definition.methods}
+        self.forms = {name: form_of(method) for name, method in self.methods.items()}
         self.steps = {n: parameters_of(form, method=True) for n, form in self.forms.items()}
 
     def case(self, params: dict[str, Any], steps: list[Step]) -> Case | None:
@@ -130,7 +130,7 @@ class _Class:
         rounds = [self.usual_step(name) for _ in range(_ROUNDS) for name in self.methods]
         yield "every method in turn", self.case(plain, rounds)
         yield "no step", self.case(plain, [])
-        if any(BATCH in one for one in self.steps.values()):
+        if any(BATCH in drawn for drawn in self.steps.values()):
             named = [(name, _encoded(batch)) for name, batch in usual_batches()]
             for name, batch in named:
                 yield f"{name}, in every method", self.case(plain, self.round_of(batch) * 2)
@@ -138,18 +138,18 @@ class _Class:
             real = [_encoded(real_batch(batch)) for _, batch in usual_batches()]
             many = [step for batch in real for step in self.round_of(batch)]
             yield "one batch after the other", self.case(plain, many)
-        for name, one in self.opened.items():
-            for value in one.values[1:]:
+        for name, parameter in self.opened.items():
+            for value in parameter.values[1:]:
                 yield f"{name} {value}", self.case({**plain, name: value}, rounds)
         for method, parameters in self.steps.items():
-            for name, one in parameters.items():
-                for value in one.values[1:] if name != BATCH else ():
+            for name, parameter in parameters.items():
+                for value in parameter.values[1:] if name != BATCH else ():
                     step = self.usual_step(method, **{name: value})
                     yield f"{method} with {name} {value}", self.case(plain, [step, *rounds, step])
 
     def round_of(self, batch: Any) -> list[Step]:
         """Return a step of every method, with the batch where it has one."""
-        changes = {name: {BATCH: batch} if BATCH in one else {} for name, one in self.steps.items()}
+        changes = {name: {BATCH: batch} if BATCH in own else {} for name, own in self.steps.items()}
         return [self.usual_step(name, **changed) for name, changed in changes.items()]
 
     def prepare(self, case: Case, pattern: int, device: str) -> Call:
@@ -169,7 +169,7 @@ class _Class:
         arena = Arena(pieces, STALE_PATTERNS[pattern], device, placement(layout))
         (args, kwargs), *steps = (values.bound(arena, prefix) for prefix, values in parts)
         names = (step[_DO] for step in case.params[_STEPS])
-        facts = _StepFacts(steps=tuple((n, *one) for n, one in zip(names, steps, strict=True)))
+        facts = _StepFacts(steps=tuple((n, *bound) for n, bound in zip(names, steps, strict=True)))
         return Call(args, kwargs, arena=arena, written=frozenset(written), facts=facts)
 
     def _values(
@@ -188,19 +188,19 @@ class _Class:
     def use(self, offered: Any, call: Call) -> list[dict[str, Any]]:
         """Instantiate the class and call its methods; return results and state after each one."""
         live = offered(*call.args.values(), **call.kwargs)
-        found = [self._state(live)]
+        states = [self._state(live)]
         for name, args, kwargs in call.facts.steps:
             fields = self._returned(name, getattr(live, name)(*args.values(), **kwargs))
-            written = {one: (args | kwargs)[one] for one in self._written(name)}
-            found.append({key: _kept(one) for key, one in (fields | written).items()})
-            found[-1] |= self._state(live)
-        return found
+            written = {argument: (args | kwargs)[argument] for argument in self._written(name)}
+            states.append({key: _kept(output) for key, output in (fields | written).items()})
+            states[-1] |= self._state(live)
+        return states
 
     def _returned(self, method: str, returned: Any) -> dict[str, Any]:
         """Return the results by field: the method's name, with an index if it has several."""
         results = self.methods[method].results
         if len(results) > 1 and isinstance(returned, tuple):
-            return {f"{method}[{index}]": one for index, one in enumerate(returned)}
+            return {f"{method}[{index}]": output for index, output in enumerate(returned)}
         return {method: returned}
 
     def _written(self, method: str) -> list[str]:
@@ -249,10 +249,10 @@ def _kept(value: Any) -> Any:
 
 @st.composite
 def _cases(draw: st.DrawFn, defined: _Class) -> Case:
-    params = {name: draw(one.drawn) for name, one in defined.opened.items()}
+    params = {name: draw(parameter.drawn) for name, parameter in defined.opened.items()}
     names = draw(st.lists(st.sampled_from(sorted(defined.methods)), max_size=_MOST_DRAWN))
     steps = [
-        {_DO: name, **{key: draw(one.drawn) for key, one in defined.steps[name].items()}}
+        {_DO: name, **{key: draw(p.drawn) for key, p in defined.steps[name].items()}}
         for name in names
     ]
     case = defined.case(params, steps)
@@ -281,7 +281,7 @@ def _fields(method: Definition) -> Iterator[tuple[str, Array]]:
 
 def _why_unreal(case: Case) -> str:
     batches = filter(None, map(batch_in, (case.params, *case.params[_STEPS])))
-    return why_unreal_layout(case) or next((one.unreal for one in batches if one.unreal), "")
+    return why_unreal_layout(case) or next((batch.unreal for batch in batches if batch.unreal), "")
 
 
 def _outputs(_call: Call, result: Any) -> Outputs:
@@ -292,7 +292,7 @@ def class_operation(definition: Definition, section: str) -> Operation:
     """Return the operation of a class."""
     defined = _Class(definition)
     kinds = {n: [(k, p.kind) for k, p in steps.items()] for n, steps in defined.steps.items()}
-    others = [(name, one.kind) for name, one in defined.opened.items()]
+    others = [(name, parameter.kind) for name, parameter in defined.opened.items()]
     return Operation(
         name=definition.name,
         section=section,
@@ -315,10 +315,10 @@ def class_operation(definition: Definition, section: str) -> Operation:
         contract=Contract(
             diagnose=diagnose_float,
             tolerances={
-                f"[].{field}": one.tolerance
+                f"[].{field}": declared.tolerance
                 for method in definition.methods
-                for field, one in _fields(method)
-                if one.tolerance
+                for field, declared in _fields(method)
+                if declared.tolerance
             },
         ),
     )
