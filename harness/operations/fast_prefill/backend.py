@@ -48,9 +48,9 @@ from attnproof.reference.interface import (
 
 NAME = "create_fast_prefill_custom_backend"
 _LOGITS = tuple(name for name, *_ in KV_SHARING_FAST_PREFILL_METADATA_FIELDS)
-_GIVEN = "given."
+_PASSED_ON = "given."
 """Prefix of the output fields of the batch that the underlying builder was given."""
-_DUMMY, _LATER = "dummy run.", "later."
+_DUMMY, _LAST_STEP = "dummy run.", "later."
 """Prefixes of the logits fields of the two steps after the first."""
 _TRUE = (
     "is a subclass",
@@ -166,17 +166,17 @@ def _use(offered: Any, call: Call) -> Any:
     """Return the backend, its builder, and the builder's metadata of the engine steps."""
     backend, facts = offered(*call.args.values()), call.facts
     builder = engine.make_builder(backend, facts.device)
-    given = {
+    arguments = {
         "common_prefix_len": facts.prefix_len,
         "common_attn_metadata": facts.metadata,
         "fast_build": facts.fast_build,
     }
     unsampled = replace(facts.metadata, **dict.fromkeys(_LOGITS))
-    steps = [given, *[given | {"common_attn_metadata": unsampled}] * facts.dummy, given]
-    made = [builder.build(**step) for step in steps]
+    steps = [arguments, *[arguments | {"common_attn_metadata": unsampled}] * facts.dummy, arguments]
+    step_metadata = [builder.build(**step) for step in steps]
     for other in [*facts.others, *facts.others]:  # they leave the metadata above alone
-        builder.build(**given | {"common_attn_metadata": other})
-    return backend, builder, made
+        builder.build(**arguments | {"common_attn_metadata": other})
+    return backend, builder, step_metadata
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
@@ -198,13 +198,13 @@ def _clocked_outputs(call: Call, built: Any) -> Outputs:
 
 
 def _outputs(call: Call, result: Any) -> Outputs:
-    made, builder, (built, *dummies, later) = result
+    wrapper, builder, (built, *dummies, last) = result
     facts = call.facts
     backend = facts.backend
     prefix_len, reduced, fast_build = builder.given[0]
     outputs: Outputs = {
-        "name": made.__name__,
-        "is a subclass": issubclass(made, backend) and made is not backend,
+        "name": wrapper.__name__,
+        "is a subclass": issubclass(wrapper, backend) and wrapper is not backend,
         "builder is a subclass": isinstance(builder, backend.get_builder_cls()),
         "layer_names": list(builder.layer_names),
         "common_prefix_len": prefix_len,
@@ -212,18 +212,18 @@ def _outputs(call: Call, result: Any) -> Outputs:
         # A builder may return the same object in each step: it stays as it was made.
         "underlying logits": [getattr(builder.made[0], name, MISSING) for name in _LOGITS],
         "metadata is a subclass": isinstance(built, backend.get_metadata_cls()),
-        "later metadata is a subclass": isinstance(later, backend.later_metadata_cls),
+        "later metadata is a subclass": isinstance(last, backend.later_metadata_cls),
         "metadata has the protocol": isinstance(built, KVSharingFastPrefillMetadata),
     }
-    outputs |= reduced_outputs(facts.metadata, reduced, _GIVEN)
-    for prefix, metadata in ((_LATER, later), *((_DUMMY, dummy) for dummy in dummies)):
+    outputs |= reduced_outputs(facts.metadata, reduced, _PASSED_ON)
+    for prefix, metadata in ((_LAST_STEP, last), *((_DUMMY, dummy) for dummy in dummies)):
         outputs |= {f"{prefix}{name}": getattr(metadata, name, MISSING) for name in _LOGITS}
     return outputs | _clocked_outputs(call, built)
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    given = call.facts.metadata
-    yield from reduced_violations(given, outputs, _GIVEN)
+    metadata = call.facts.metadata
+    yield from reduced_violations(metadata, outputs, _PASSED_ON)
     for name in _TRUE:
         if not outputs[name]:
             yield Violation(name, "does not hold")
@@ -232,37 +232,37 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         if outputs[place] != value:
             yield Violation(place, "is not what the underlying builder gave it")
     for name in _LOGITS:
-        wanted = {name: getattr(given, name), f"{_LATER}{name}": getattr(given, name)}
+        wanted = {name: getattr(metadata, name), f"{_LAST_STEP}{name}": getattr(metadata, name)}
         if call.facts.dummy:
             wanted[f"{_DUMMY}{name}"] = None
         for field, value in wanted.items():
             if not _equal(outputs[field], value):
                 yield Violation(field, "is not that of the batch")
     for name in ("query_start_loc", "max_query_len", "num_actual_tokens"):
-        if not _equal(outputs[name], outputs.get(_GIVEN + name, getattr(given, name))):
+        if not _equal(outputs[name], outputs.get(_PASSED_ON + name, getattr(metadata, name))):
             yield Violation(name, "is not what the underlying builder was given")
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return torch.equal(one, other)
-    return bool(one is other or one == other)
+def _equal(first: Any, other: Any) -> bool:
+    if isinstance(first, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(first, other)
+    return bool(first is other or first == other)
 
 
 def _diagnose(_call: Call, place: Place, _expected: Any, got: Any) -> str:
     name = place.field
     passed_on = {
-        _GIVEN + ITSELF: "the underlying builder got another batch",
-        _GIVEN + REDUCED: "the underlying builder got the whole batch",
+        _PASSED_ON + ITSELF: "the underlying builder got another batch",
+        _PASSED_ON + REDUCED: "the underlying builder got the whole batch",
         "common_prefix_len": "prefix length not handed on",
         "fast_build": "fast_build not handed on",
         "later metadata is a subclass": "metadata of the class of an earlier step",
     }
     if got is not MISSING:
         return passed_on.get(name, "")
-    if name.removeprefix(_DUMMY).removeprefix(_LATER) in _LOGITS:
+    if name.removeprefix(_DUMMY).removeprefix(_LAST_STEP) in _LOGITS:
         return "metadata without its logits fields"
-    return "field of the underlying metadata lost" if not name.startswith(_GIVEN) else ""
+    return "field of the underlying metadata lost" if not name.startswith(_PASSED_ON) else ""
 
 
 def _builds_a_tuple(backend: Any) -> type[Any]:
@@ -302,17 +302,17 @@ create_fast_prefill_custom_backend = Operation(
     contract=Contract(
         invariants=_invariants,
         consume=lambda call, outputs: reduced_consumed(
-            call.facts.metadata, call.facts.batch, outputs, _GIVEN
+            call.facts.metadata, call.facts.batch, outputs, _PASSED_ON
         ),
         may_alias=frozenset(
             {
                 *engine.BATCH_FIELDS,
                 *_LOGITS,
-                *(f"{_LATER}{name}" for name in _LOGITS),
-                *(_GIVEN + name for name in KEPT.union(METADATA_FIELDS)),
+                *(f"{_LAST_STEP}{name}" for name in _LOGITS),
+                *(_PASSED_ON + name for name in KEPT.union(METADATA_FIELDS)),
             }
         ),
-        unread=frozenset((_GIVEN + ITSELF,)),
+        unread=frozenset((_PASSED_ON + ITSELF,)),
         may_sync=makes_new_batch,
         diagnose=_diagnose,
     ),

@@ -113,7 +113,7 @@ def _prepare(case: Case, _pattern: int, _device: str) -> Call:
 
 def _use(offered: Any, call: Call) -> Any:
     """Return the class, an instance with defaults, one with given values, another with defaults."""
-    made = offered(*call.args.values())
+    subclass = offered(*call.args.values())
     kinds = call.facts.kinds
     details = engine.expected_values(kinds)
     taken = {
@@ -123,22 +123,22 @@ def _use(offered: Any, call: Call) -> Any:
     }
     values = taken | dict.fromkeys(engine.BATCH_FIELDS, 3)
     own = {name: 40 + number for number, name in enumerate(call.facts.added)}
-    return made, made(**values), made(**values, **own), made(**values)
+    return subclass, subclass(**values), subclass(**values, **own), subclass(**values)
 
 
 def _outputs(call: Call, result: Any) -> Outputs:
-    made, plain, filled, second = result
+    subclass, plain, filled, second = result
     details, added = engine.field_names(call.facts.kinds), call.facts.added
     outputs: Outputs = {
-        "name": made.__name__,
-        "is a subclass": issubclass(made, call.facts.cls),
-        "fields": [f.name for f in fields(made)] if is_dataclass(made) else MISSING,
-        "module": made.__module__,
-        "compared by identity": made.__eq__ is object.__eq__,
+        "name": subclass.__name__,
+        "is a subclass": issubclass(subclass, call.facts.cls),
+        "fields": [f.name for f in fields(subclass)] if is_dataclass(subclass) else MISSING,
+        "module": subclass.__module__,
+        "compared by identity": subclass.__eq__ is object.__eq__,
     }
-    declared = {f.name: f for f in fields(made)} if is_dataclass(made) else {}
+    declared = {f.name: f for f in fields(subclass)} if is_dataclass(subclass) else {}
     outputs["options"] = [_options(declared[name]) for name in added if name in declared]
-    outputs |= {name: getattr(made.__dataclass_params__, name) for name in _KEPT}
+    outputs |= {name: getattr(subclass.__dataclass_params__, name) for name in _KEPT}
     for number, name in enumerate((*engine.BATCH_FIELDS, *details)):
         outputs[Place("inherited", child=number)] = getattr(plain, name, MISSING)
     for number, name in enumerate(added):

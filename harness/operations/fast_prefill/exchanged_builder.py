@@ -39,7 +39,7 @@ class _BackendFacts(Facts):
     """The builder that the new backend gets."""
     before: type[Any]
     """The underlying backend's own builder."""
-    later: type[Any]
+    next_builder: type[Any]
     """The builder of a second backend with the same prefix and underlying backend."""
 
 
@@ -62,11 +62,11 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 def _prepare(case: Case, _pattern: int, _device: str) -> Call:
     params = case.params
     backend = engine.make_backend(params["form"], params["kinds"])
-    other, later = (
+    other, next_builder = (
         engine.make_backend(engine.DATACLASS, [engine.COMPUTED]).get_builder_cls() for _ in range(2)
     )
     before = backend.get_builder_cls()
-    facts = _BackendFacts(backend=backend, builder=other, before=before, later=later)
+    facts = _BackendFacts(backend=backend, builder=other, before=before, next_builder=next_builder)
     args = {
         "name_prefix": params["prefix"],
         "attention_backend_cls": backend,
@@ -81,10 +81,10 @@ def _use(subclass: Any, call: Call) -> tuple[Any, ...]:
     The pair is a subclass of the first one and the backend that is made of it.
     """
     prefix, backend, builder = call.args.values()
-    made = subclass(prefix, backend, builder)
-    own = type("EngineBackend", (made,), {"__module__": made.__module__})
-    again = subclass(prefix, own, call.facts.later)
-    return made, subclass(prefix, backend, call.facts.later), own, again
+    wrapper = subclass(prefix, backend, builder)
+    own = type("EngineBackend", (wrapper,), {"__module__": wrapper.__module__})
+    again = subclass(prefix, own, call.facts.next_builder)
+    return wrapper, subclass(prefix, backend, call.facts.next_builder), own, again
 
 
 def _builder_of(backend: Any) -> Any:
@@ -95,14 +95,14 @@ def _builder_of(backend: Any) -> Any:
 
 
 def _outputs(call: Call, results: tuple[Any, ...]) -> Outputs:
-    (result, later, own, again), backend = results, call.facts.backend
+    (result, second, own, again), backend = results, call.facts.backend
     return {
         "name": result.__name__,
         "is a subclass": issubclass(result, backend) and result is not backend,
         "builder": result.get_builder_cls() is call.facts.builder,
         "builder of an instance": _builder_of(result()) is call.facts.builder,
-        "builder of the next one": later.get_builder_cls() is call.facts.later,
-        "builder of a second wrapper": again.get_builder_cls() is call.facts.later,
+        "builder of the next one": second.get_builder_cls() is call.facts.next_builder,
+        "builder of a second wrapper": again.get_builder_cls() is call.facts.next_builder,
         "a second wrapper is a subclass": issubclass(again, own) and again is not own,
         "registered name": result.get_name(),
         "metadata class": result.get_metadata_cls() is backend.get_metadata_cls(),

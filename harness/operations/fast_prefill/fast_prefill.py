@@ -37,7 +37,7 @@ from attnproof.harness.operations.shared.params import Params
 from attnproof.reference.shared import CommonAttentionMetadata
 
 NAME = "make_kv_sharing_fast_prefill_common_attn_metadata"
-_GIVEN = "common_attn_metadata"
+_METADATA = "common_attn_metadata"
 _ORDER = st.sampled_from((ASCENDING, ASCENDING, DESCENDING, TWICE))
 
 
@@ -119,17 +119,17 @@ def _steps(batch: Batch) -> Iterator[Case]:
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     metadata, arena = lay_out_sampled(case, pattern, device)
     facts = BatchFacts(batch=batch_of(case), metadata=metadata)
-    return Call({_GIVEN: metadata}, arena=arena, facts=facts)
+    return Call({_METADATA: metadata}, arena=arena, facts=facts)
 
 
 def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
-    given, name = call.facts.metadata, place.field
+    md, name = call.facts.metadata, place.field
     if name == ITSELF:
         return "a copy of the batch"
     if name == REDUCED:
         return "the whole batch where a part was expected"
     if not isinstance(got, torch.Tensor) or not isinstance(expected, torch.Tensor):
-        whole = name == "num_actual_tokens" and type(got) is int and got == given.num_actual_tokens
+        whole = name == "num_actual_tokens" and type(got) is int and got == md.num_actual_tokens
         return "tokens of the whole batch" if whole else ""
     if got.dtype != expected.dtype:
         return ""
@@ -140,23 +140,23 @@ def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
     if name == "num_computed_tokens_cpu":
         return "computed tokens follow the reduced queries"
     if name in ("query_start_loc", "query_start_loc_cpu") and got.shape == expected.shape:
-        return _diagnose_offsets(given, expected, got)
+        return _diagnose_offsets(md, expected, got)
     return ""
 
 
 def _diagnose_offsets(
-    given: CommonAttentionMetadata, expected: torch.Tensor, got: torch.Tensor
+    metadata: CommonAttentionMetadata, expected: torch.Tensor, got: torch.Tensor
 ) -> str:
-    if got.tolist() == given.query_start_loc_cpu.tolist():
+    if got.tolist() == metadata.query_start_loc_cpu.tolist():
         return "offsets of the whole batch"
-    indices = given.logits_indices_padded
-    if indices is None or given.num_logits_indices is None:
+    indices = metadata.logits_indices_padded
+    if indices is None or metadata.num_logits_indices is None:
         return ""
     if int(got[-1]) == int(expected[-1]):
         return "sampled token counted for another request"
-    if int(got[-1]) == given.num_logits_indices:
+    if int(got[-1]) == metadata.num_logits_indices:
         return "sampled tokens of graph padding counted"
-    if given.num_logits_indices < int(got[-1]) <= len(indices):
+    if metadata.num_logits_indices < int(got[-1]) <= len(indices):
         return "stale logits index counted"
     lost = 0 <= int(got[-1]) < int(expected[-1])
     return "sampled tokens lost" if lost else ""
@@ -171,7 +171,7 @@ def _logits_fault(
     change: Callable[[CommonAttentionMetadata], dict[str, Any]],
     field: str = "logits_indices_padded",
 ) -> Fault:
-    return metadata_fault(_GIVEN, field, change, _is_reduced)
+    return metadata_fault(_METADATA, field, change, _is_reduced)
 
 
 def _is_reduced(case: Case) -> bool:
@@ -213,7 +213,7 @@ make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
         boundaries=_boundaries,
         from_batch=_steps,
         faults={
-            **metadata_faults(_GIVEN, logits=True),
+            **metadata_faults(_METADATA, logits=True),
             "more logits indices than there are": _logits_fault(
                 lambda md: {"num_logits_indices": _rows_of(md) + 1},
                 "num_logits_indices",
@@ -227,15 +227,15 @@ make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
             "logits index behind the last token": _logits_fault(_last_index(0)),
             "logits index beyond 32 bits": _logits_fault(_wide_index),
             "negative logits index": _logits_fault(_last_index(-1)),
-            "metadata of another type": wrong_type(_GIVEN, "metadata"),
+            "metadata of another type": wrong_type(_METADATA, "metadata"),
         },
     ),
     call=FunctionCall(
-        prepare=_prepare, outputs=lambda call, result: reduced_outputs(call[_GIVEN], result)
+        prepare=_prepare, outputs=lambda call, result: reduced_outputs(call[_METADATA], result)
     ),
     contract=Contract(
-        invariants=lambda call, outputs: reduced_violations(call[_GIVEN], outputs),
-        consume=lambda call, outputs: reduced_consumed(call[_GIVEN], call.facts.batch, outputs),
+        invariants=lambda call, outputs: reduced_violations(call[_METADATA], outputs),
+        consume=lambda call, outputs: reduced_consumed(call[_METADATA], call.facts.batch, outputs),
         # The wrapper of an engine reads the indices of the batch that it was given, and never
         # asks whether the result is that batch.
         unread=frozenset(("logits_indices_padded", ITSELF)),

@@ -90,24 +90,24 @@ def lay_out_sampled(case: Case, pattern: int, device: str) -> tuple[CommonAttent
     return metadata, arena
 
 
-def reduced_outputs(given: CommonAttentionMetadata, result: Any, prefix: str = "") -> Outputs:
+def reduced_outputs(metadata: CommonAttentionMetadata, result: Any, prefix: str = "") -> Outputs:
     """Return every field of the result, or only `ITSELF` or `REDUCED` if it is the given batch."""
-    itself = result is given
-    name, value = (ITSELF, itself) if _is_returned(given) else (REDUCED, not itself)
+    itself = result is metadata
+    name, value = (ITSELF, itself) if _is_returned(metadata) else (REDUCED, not itself)
     outputs: Outputs = {f"{prefix}{name}": value}
     if not itself:
-        outputs |= metadata_outputs(result, prefix, given)
+        outputs |= metadata_outputs(result, prefix, metadata)
     return outputs
 
 
 def reduced_violations(
-    given: CommonAttentionMetadata, outputs: Outputs, prefix: str = ""
+    metadata: CommonAttentionMetadata, outputs: Outputs, prefix: str = ""
 ) -> Iterator[Violation]:
     """Check mirrors, maxima, totals, the request of each sampled token, and the kept keys."""
-    indices = given.logits_indices_padded
-    if _is_returned(given) or indices is None:
+    indices = metadata.logits_indices_padded
+    if _is_returned(metadata) or indices is None:
         if not outputs[f"{prefix}{ITSELF}"]:
-            yield from _copy_violations(given, outputs, prefix)
+            yield from _copy_violations(metadata, outputs, prefix)
         return
     if not outputs[f"{prefix}{REDUCED}"]:
         yield Violation(f"{prefix}{REDUCED}", "is the given batch, not reduced")
@@ -115,55 +115,55 @@ def reduced_violations(
     starts = outputs[f"{prefix}query_start_loc_cpu"].numpy().astype(np.int64)
     if outputs[f"{prefix}query_start_loc"].tolist() != starts.tolist():
         yield Violation(f"{prefix}query_start_loc", "differs from its mirror on the CPU")
-    sampled = indices[: given.num_logits_indices].cpu().numpy()
-    offsets = given.query_start_loc_cpu.numpy()
+    sampled = indices[: metadata.num_logits_indices].cpu().numpy()
+    offsets = metadata.query_start_loc_cpu.numpy()
     owners = np.searchsorted(offsets[1:], sampled, side="right")
-    counts = np.bincount(owners, minlength=given.num_reqs)[: given.num_reqs]
+    counts = np.bincount(owners, minlength=metadata.num_reqs)[: metadata.num_reqs]
     if np.diff(starts).tolist() != counts.tolist():
         yield Violation(f"{prefix}query_start_loc", "does not count each request's sampled tokens")
     if outputs[f"{prefix}num_actual_tokens"] != counts.sum():
         yield Violation(f"{prefix}num_actual_tokens", "is not the number of sampled tokens")
     if outputs[f"{prefix}max_query_len"] != counts.max(initial=0):
         yield Violation(f"{prefix}max_query_len", "is not the most sampled tokens of a request")
-    if outputs[f"{prefix}seq_lens_cpu"].tolist() != given.seq_lens_cpu.tolist():
+    if outputs[f"{prefix}seq_lens_cpu"].tolist() != metadata.seq_lens_cpu.tolist():
         yield Violation(f"{prefix}seq_lens", "loses keys")
 
 
-def _is_returned(given: CommonAttentionMetadata) -> bool:
+def _is_returned(metadata: CommonAttentionMetadata) -> bool:
     """True if there is nothing to reduce: the result is the batch itself."""
-    return given.logits_indices_padded is None or given.max_query_len == 1
+    return metadata.logits_indices_padded is None or metadata.max_query_len == 1
 
 
 def _copy_violations(
-    given: CommonAttentionMetadata, outputs: Outputs, prefix: str
+    metadata: CommonAttentionMetadata, outputs: Outputs, prefix: str
 ) -> Iterator[Violation]:
     """Yield a violation for a copy of the batch, and for each field that it has not kept."""
     yield Violation(f"{prefix}{ITSELF}", "is a batch of its own", kind=Kind.CONTRACT)
-    for name, value in metadata_outputs(given, prefix, given).items():
+    for name, value in metadata_outputs(metadata, prefix, metadata).items():
         if not _equal(value, outputs.get(name)):
             yield Violation(name, "is not that of the given batch")
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    return one is other or bool(one == other)
+def _equal(first: Any, other: Any) -> bool:
+    if isinstance(first, torch.Tensor) and isinstance(other, torch.Tensor):
+        return first.dtype == other.dtype and torch.equal(first, other)
+    if isinstance(first, np.ndarray) and isinstance(other, np.ndarray):
+        return first.dtype == other.dtype and np.array_equal(first, other)
+    return first is other or bool(first == other)
 
 
 def reduced_consumed(
-    given: CommonAttentionMetadata, batch: Batch, outputs: Outputs, prefix: str = ""
+    metadata: CommonAttentionMetadata, batch: Batch, outputs: Outputs, prefix: str = ""
 ) -> Iterator[Violation]:
     """Check the visible keys of the reduced batch.
 
     A causal kernel takes a request's queries for its last tokens. The queries see the keys
     of these tokens, because keys are not reduced. The layer writes no keys.
     """
-    indices = given.logits_indices_padded
+    indices = metadata.logits_indices_padded
     if indices is None or not outputs.get(f"{prefix}{REDUCED}"):
         return  # kept as it is, or found to be
-    sampled = indices[: given.num_logits_indices].cpu().numpy()
+    sampled = indices[: metadata.num_logits_indices].cpu().numpy()
     ends = np.cumsum(np.array(batch.query_lens, np.int64))
     owners = np.searchsorted(ends, sampled, side="right")
     counts = np.bincount(owners, minlength=batch.num_requests)[: batch.num_requests].tolist()
