@@ -59,7 +59,7 @@ class BlockFacts(Facts):
     """Elements of each cache before the call, by `Name`."""
     words: Mapping[Any, torch.Tensor]
     """Elements of each cache that is written, as integers, by `Name`."""
-    far: Mapping[Any, FarCache] = field(default_factory=dict)
+    far_caches: Mapping[Any, FarCache] = field(default_factory=dict)
     """Far caches by `Name`."""
 
 
@@ -69,9 +69,9 @@ def cache_elements(blocks: int, shape: Sequence[int], gap: int) -> int:
     return 2 * blocks * max(1, block_size) * max(1, heads) * (max(1, head_size) + gap)
 
 
-def cache_problem(name: str, elements: int, *, far: bool) -> str:
+def cache_problem(name: str, elements: int, *, is_far: bool) -> str:
     """Return why the caches that `name` describes are too large, "" if they are not."""
-    if far and 4 * elements > FAR_BYTES:
+    if is_far and 4 * elements > FAR_BYTES:
         return f"{name}: the blocks are too large for a far cache"
     return size_problem(name, elements)
 
@@ -107,8 +107,8 @@ def pairs_piece(pairs: list[list[int]], *, on_cpu: bool, strided: bool) -> Piece
 def cache_outputs(call: Call, result: Any) -> Outputs:
     """Return the result, and the elements of the caches that are written, as integers."""
     words: Outputs = dict(call.facts.words)
-    for name, far in call.facts.far.items():
-        words[name] = near_blocks(far.memory, far.num_blocks).view(words[name].dtype)
+    for name, cache in call.facts.far_caches.items():
+        words[name] = near_blocks(cache.memory, cache.num_blocks).view(words[name].dtype)
     return {"result": result, **words}
 
 
@@ -170,7 +170,7 @@ def diagnose_blocks(call: Call, place: Place, expected: Any, got: Any) -> str:
 
 def _reached_far(call: Call, name: Name, num_blocks: int) -> set[int]:
     """Return the destinations whose copy reads or writes beyond 2**31 elements."""
-    if name not in call.facts.far:
+    if name not in call.facts.far_caches:
         return set()
     return {pair[1] for pair in call.facts.pairs if max(pair) >= num_blocks // 2}
 

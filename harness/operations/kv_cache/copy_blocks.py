@@ -75,7 +75,7 @@ def _problem(case: Case) -> str:
     for numbers in case.params["layers"]:
         blocks, *shape, _, gap = [*numbers, *[0] * 6][:6]
         elements += cache_elements(blocks, shape, gap)
-    return cache_problem("layers", elements, far=_is_far(case))
+    return cache_problem("layers", elements, is_far=_is_far(case))
 
 
 def _case(
@@ -223,7 +223,7 @@ def _prepare_far(
             pairs=pairs,
             before={_place(0): words.numpy()},
             words={_place(0): words},
-            far={_place(0): FarCache(memory, cache.num_blocks)},
+            far_caches={_place(0): FarCache(memory, cache.num_blocks)},
         ),
     )
 

@@ -51,9 +51,9 @@ def _examples() -> Iterator[Example]:
         highest = make_batch([3, 20], [15, 0], 16, first=2**31 // parts - 6)
         name = f"highest kernel blocks of {16 // parts} tokens"
         yield name, highest, {"parts": parts} | same
-    far = make_batch([3, 20], [15, 0], 16, first=HIGHEST_BLOCK - 6)
-    yield "kernel blocks beyond int32 (K15)", far, {"parts": 16} | same
-    yield "kernel blocks of a packed cache beyond int32", far, {"parts": 2, "gap": 98} | new
+    high_blocks = make_batch([3, 20], [15, 0], 16, first=HIGHEST_BLOCK - 6)
+    yield "kernel blocks beyond int32 (K15)", high_blocks, {"parts": 16} | same
+    yield "kernel blocks of a packed cache beyond int32", high_blocks, {"parts": 2, "gap": 98} | new
     for tokens in (1023, 1024, 1025):
         name = f"{tokens} kernel blocks, a tile has 1024"
         yield name, make_batch([tokens], [0], 16), {"parts": 16} | same

@@ -47,8 +47,8 @@ def _examples() -> Iterator[Example]:
     for limit in FLOAT_LIMITS:
         size = limit // 2048
         for edge in (-1, 0, 1):
-            far = [limit + 3 * size + edge, 1]
-            yield f"{edge:+d} of a block beyond {limit}", *example(far, size, 0)
+            lens = [limit + 3 * size + edge, 1]
+            yield f"{edge:+d} of a block beyond {limit}", *example(lens, size, 0)
     for size in ROUNDED_SIZES:
         firsts = [blocks * size + edge for blocks in range(1, 8) for edge in (0, 1)]
         yield f"first positions of blocks of {size}", *example(firsts, size, 0)

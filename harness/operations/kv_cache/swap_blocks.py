@@ -82,7 +82,7 @@ def _problem(case: Case) -> str:
     elements = max(
         cache_elements(p[f"{side}_blocks"], shape, p[f"{side}_gap"]) for side in ("src", "dst")
     )
-    return cache_problem("src_blocks, dst_blocks", elements, far=_is_far(case))
+    return cache_problem("src_blocks, dst_blocks", elements, is_far=_is_far(case))
 
 
 def _case(**params: Any) -> Case:
@@ -232,7 +232,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
             pairs=pairs,
             before={SRC: before[caches[0].name], DST: before[DST]},
             words={DST: words},
-            far={DST: FarCache(tensors[DST], dst.num_blocks)} if _is_far(case) else {},
+            far_caches={DST: FarCache(tensors[DST], dst.num_blocks)} if _is_far(case) else {},
         ),
     )
 
