@@ -32,7 +32,7 @@ _METHODS = (
 
 
 @dataclass
-class _Made:
+class _Metadata:
     first: int
     second: int = 7
 
@@ -50,18 +50,18 @@ def _use(offered: Any, call: Call) -> Outputs:
     """Return the outputs of a backend that defines only its metadata class."""
     first, second = call["first"], call["second"]
     methods: dict[str, Any] = {name: staticmethod(lambda *_: None) for name in _METHODS}
-    methods["get_metadata_cls"] = staticmethod(lambda *_: _Made)
+    methods["get_metadata_cls"] = staticmethod(lambda *_: _Metadata)
     names = {"__module__": "some.module", "__qualname__": "Outer.Backend"}
     added = {**methods, **names}
     backend: Any = new_class("Backend", (offered,), exec_body=lambda body: body.update(added))
     keywords = {} if second is None else {"second": second}
-    made = backend.make_metadata(first, **keywords)
+    metadata = backend.make_metadata(first, **keywords)
     try:
         order = backend.get_kv_cache_stride_order()
     except NotImplementedError:
         order = "not implemented"
     return {
-        "made": [type(made) is _Made, made.first, made.second],
+        "made": [type(metadata) is _Metadata, metadata.first, metadata.second],
         "full_cls_name": backend.full_cls_name(),
         "get_kv_cache_stride_order": order,
         "accept_output_buffer": offered.accept_output_buffer,

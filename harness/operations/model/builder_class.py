@@ -108,20 +108,20 @@ def _use(offered: Any, call: Call) -> Outputs:
             return [common_prefix_len, common_attn_metadata is metadata, fast_build]
 
     spec = SimpleNamespace(block_size=16)
-    made = Builder(spec, ["layer.0"], vllm_config, device)
+    builder = Builder(spec, ["layer.0"], vllm_config, device)
     default = Builder(spec, ["layer.0"], vllm_config, device)
     default._init_reorder_batch_threshold()
     return {
         "cudagraph_support": int(offered.cudagraph_support.value),
         "class's reorder_batch_threshold": Builder.reorder_batch_threshold,
-        "reorder_batch_threshold": made.reorder_batch_threshold,
+        "reorder_batch_threshold": builder.reorder_batch_threshold,
         "default reorder_batch_threshold": default.reorder_batch_threshold,
-        "kept": [made.kv_cache_spec is spec, made.vllm_config is vllm_config],
-        "layer_names": list(made.layer_names),
-        "device": str(made.device),
-        "build_for_cudagraph_capture": made.build_for_cudagraph_capture(metadata),
-        "build_for_drafting": made.build_for_drafting(metadata, call["draft_index"]),
-        "use_cascade_attention": made.use_cascade_attention(*_NO_CASCADE),
+        "kept": [builder.kv_cache_spec is spec, builder.vllm_config is vllm_config],
+        "layer_names": list(builder.layer_names),
+        "device": str(builder.device),
+        "build_for_cudagraph_capture": builder.build_for_cudagraph_capture(metadata),
+        "build_for_drafting": builder.build_for_drafting(metadata, call["draft_index"]),
+        "use_cascade_attention": builder.use_cascade_attention(*_NO_CASCADE),
         "abstract": sorted(offered.__abstractmethods__),
     }
 

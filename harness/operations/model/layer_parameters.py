@@ -173,24 +173,24 @@ class _LayerFacts(Facts):
 
 def _prepare(case: Case, _pattern: int, _device: str) -> Call:
     params = case.params
-    made = {
+    numbered = {
         _layer_name(index): (_made_layer(row), layer_numbers(row, 5))
         for index, row in enumerate(params["layers"])
     }
-    layers: dict[str, Any] = {name: layer for name, (layer, _) in made.items()}
+    layers: dict[str, Any] = {name: layer for name, (layer, _) in numbered.items()}
     if _is_hybrid(case):
         layers[_STATE_SPACE] = StateSpaceLayer()
     cls = Impl if params["impl"] is None else IMPLS[params["impl"]]
-    names = [list(made)[index] for index in params["asked"] if index < len(made)]
+    names = [list(numbered)[index] for index in params["asked"] if index < len(numbered)]
     names = [name for name in names if isinstance(layers[name].impl, cls)]
     config = EngineConfig(CompilationConfig(layers), SpeculativeConfig(2))
     return Call(
         {"vllm_config": config, "layer_names": names, "cls_": cls},
         plain={
             "layer_names": names,
-            "impl": [vars(layer.impl) for layer, _ in made.values()],
+            "impl": [vars(layer.impl) for layer, _ in numbered.values()],
         },
-        facts=_LayerFacts(rows={name: made[name][1] for name in names}),
+        facts=_LayerFacts(rows={name: numbered[name][1] for name in names}),
     )
 
 

@@ -52,17 +52,17 @@ def _use(offered: Any, call: Call) -> Outputs:
         prefill_metadata = decode_metadata = None
 
     @dataclass
-    class Later(Metadata):
+    class Subclass(Metadata):
         more: int = 7
 
     slots = torch.arange(3)
-    made = Metadata(1, 2, 1, slots, {"image": [3]}, True, block_tables=[[5]])
-    given = made.asdict_zerocopy() if skip is None else made.asdict_zerocopy(skip)
+    metadata = Metadata(1, 2, 1, slots, {"image": [3]}, True, block_tables=[[5]])
+    by_name = metadata.asdict_zerocopy() if skip is None else metadata.asdict_zerocopy(skip)
     return {
         "fields": [f.name for f in fields(offered)],
-        "names": list(given),
-        "names of a subclass": list(Later(1, 2, 1, slots, {}, True).asdict_zerocopy()),
-        "not copied": all(value is getattr(made, name) for name, value in given.items()),
+        "names": list(by_name),
+        "names of a subclass": list(Subclass(1, 2, 1, slots, {}, True).asdict_zerocopy()),
+        "not copied": all(value is getattr(metadata, name) for name, value in by_name.items()),
     }
 
 
@@ -80,8 +80,8 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _prepare(case: Case, _pattern: int, _device: str) -> Call:
     skip = case.params["skip"]
-    given = None if skip is None else set(skip)
-    return Call({"skip_fields": given}, plain={"skip_fields": given})
+    skip_fields = None if skip is None else set(skip)
+    return Call({"skip_fields": skip_fields}, plain={"skip_fields": skip_fields})
 
 
 _NAMES = st.sampled_from((*_INHERITED, "block_tables", "unknown"))

@@ -77,12 +77,12 @@ def _prepare_mla(case: Case, _pattern: int, _device: str) -> Call:
     dims: dict[str, int | None] = {name: max(1, params[name]) for name in MLADims._fields}
     if not params["q_lora_rank"]:
         dims["q_lora_rank"] = None
-    given = {k: v for k, v in dims.items() if v is not None or params["says_none"]}
-    given |= {"hidden_size": 7168, "head_dim": 192, "qk_head_dim": 192}
+    attributes = {k: v for k, v in dims.items() if v is not None or params["says_none"]}
+    attributes |= {"hidden_size": 7168, "head_dim": 192, "qk_head_dim": 192}
     if params.get("of_class"):
-        config: TextConfig = type(TextConfig.__name__, (TextConfig,), given)()
+        config: TextConfig = type(TextConfig.__name__, (TextConfig,), attributes)()
     else:
-        config = TextConfig(**given)
+        config = TextConfig(**attributes)
     return Call(
         {"model_config": ModelConfig(config)},
         plain={"hf_text_config": vars(config)},
@@ -112,9 +112,9 @@ def _config_fault(
     """Return the fault of a config whose field has this value, or is missing."""
 
     def change(config: Any) -> Any:
-        given = config.hf_text_config
-        names = [name for name in dir(given) if not name.startswith("_") and name != field]
-        fields = {name: getattr(given, name) for name in names}
+        text_config = config.hf_text_config
+        names = [name for name in dir(text_config) if not name.startswith("_") and name != field]
+        fields = {name: getattr(text_config, name) for name in names}
         if value is not MISSING:
             fields[field] = value
         return ModelConfig(TextConfig(**fields))
