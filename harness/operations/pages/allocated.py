@@ -65,13 +65,13 @@ class Demand(Facts):
         return int((-(-self.seq_lens // size) - -(-self.prefix_lens // size)).sum())
 
 
-def demand(made: BatchArrays, prefix_lens: np.ndarray, rows: np.ndarray, spare: int) -> Demand:
+def demand(arrays: BatchArrays, prefix_lens: np.ndarray, rows: np.ndarray, spare: int) -> Demand:
     """Return the demand of `rows` of a batch with `prefix_lens` (R,) of their tokens cached.
 
     The pages behind the prefixes are the free ones, then `spare` pages of no request.
     """
-    size, table = made.batch.block_size, made.block_table[rows].astype(np.int64)
-    seq_lens, prefixes = made.seq_lens[rows].astype(np.int64), prefix_lens.astype(np.int64)
+    size, table = arrays.batch.block_size, arrays.block_table[rows].astype(np.int64)
+    seq_lens, prefixes = arrays.seq_lens[rows].astype(np.int64), prefix_lens.astype(np.int64)
     columns = np.arange(table.shape[1])
     before = -(-prefixes // size)
     new = (columns >= before[:, None]) & (columns < -(-seq_lens // size)[:, None])
@@ -80,7 +80,7 @@ def demand(made: BatchArrays, prefix_lens: np.ndarray, rows: np.ndarray, spare: 
     some = prefixes > 0
     at = table[some, last[some] // size] * size + last[some] % size
     place[some] = at
-    used = set(made.block_table.ravel().tolist())
+    used = set(arrays.block_table.ravel().tolist())
     others = islice((page for page in count() if page not in used), spare)
     return Demand(
         prefix_lens=prefixes,

@@ -137,8 +137,8 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     size, rank, interleave = call["dcp_size"], call["dcp_rank"], call["interleave_size"]
     positions, local = int64_array(call["indices"]), int64_array(outputs["result"])
     turn, place = np.divmod(local, interleave)
-    found = (turn * size + rank) * interleave + place
-    if (found != positions)[local >= 0].any():
+    global_positions = (turn * size + rank) * interleave + place
+    if (global_positions != positions)[local >= 0].any():
         yield Violation("result", "is the index of another position")
     owned = (positions >= 0) & (positions // interleave % size == rank)
     if (local < 0)[owned].any():

@@ -41,8 +41,8 @@ def _examples() -> Iterator[Example]:
     def example(lens: list[int], start: list[int] | None, *ranks: int, **more: Any) -> Any:
         size, rank, interleave = ranks
         numbers = {"dcp_size": size, "dcp_rank": rank, "interleave_size": interleave}
-        given = {"start": start or [0], "with_start": start is not None}
-        return None, {"lens": lens, "size_L": len(lens)} | numbers | given | more
+        start_params = {"start": start or [0], "with_start": start is not None}
+        return None, {"lens": lens, "size_L": len(lens)} | numbers | start_params | more
 
     yield "one rank, from starts", *example(around, starts, 1, 0, 1)
     for rank in range(3):

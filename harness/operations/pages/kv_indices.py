@@ -47,8 +47,8 @@ def _examples() -> Iterator[Example]:
         for tokens in (1023, 1024, 1025, 3000):
             batch = make_batch([1, 1], [tokens - 1, 2], 16)
             yield f"{tokens} positions, table of {entries} (K19)", batch, params
-    one = make_batch([3, 1], [0, 4], 1)
-    yield "pages of one token", one, {"paged": True, "start": 1}
+    unit_pages = make_batch([3, 1], [0, 4], 1)
+    yield "pages of one token", unit_pages, {"paged": True, "start": 1}
     many = make_batch([1] * 700, [row % 11 for row in range(700)], 4)
     yield "more requests than programs", many, {"paged": True, "start": 2}
 
@@ -100,11 +100,11 @@ def _diagnose(call: Call, place: Place, _expected: Any, got: Any) -> str:
     if place.field != "kv_indices" or call["kv_start_idx"] is None:
         return ""
     offsets = int64_array(call["kv_indptr"])
-    given = expected_tokens(call.facts.batch)
+    tokens = expected_tokens(call.facts.batch)
     lens = np.diff(offsets)
     rows = np.repeat(np.arange(len(lens)), lens)
-    columns, places = np.divmod(np.arange(offsets[-1]) - offsets[rows], given.block_size)
-    first = given.table[rows, columns] * given.block_size + places
+    columns, places = np.divmod(np.arange(offsets[-1]) - offsets[rows], tokens.block_size)
+    first = tokens.table[rows, columns] * tokens.block_size + places
     same = np.array_equal(int64_array(got)[: offsets[-1]], first)
     return "the start offset lost" if same else ""
 

@@ -99,16 +99,16 @@ def _steps(name: str, batch: Batch) -> Iterator[Case]:
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch, decode = batch_of(case), case.operation == DECODE
-    made, stale = batch_arrays(batch, pattern), STALE_PATTERNS[pattern]
+    arrays, stale = batch_arrays(batch, pattern), STALE_PATTERNS[pattern]
     step = (2 if batch.strided else 1,)
     # A decode hands out the slot of the last token of each request that has a query.
-    has_query = np.diff(made.query_start_loc) > 0
-    rows = np.flatnonzero(has_query) if decode else np.arange(made.num_reqs)
-    prefix_lens = made.seq_lens[rows] - 1 if decode else made.num_computed_tokens[rows]
-    need = demand(made, prefix_lens, rows, case.params["spare"])
+    has_query = np.diff(arrays.query_start_loc) > 0
+    rows = np.flatnonzero(has_query) if decode else np.arange(arrays.num_reqs)
+    prefix_lens = arrays.seq_lens[rows] - 1 if decode else arrays.num_computed_tokens[rows]
+    need = demand(arrays, prefix_lens, rows, case.params["spare"])
     free = need.free_pages.astype(np.int32 if case.params.get("narrow") else np.int64)
     pieces = [
-        Piece("seq_lens", made.seq_lens[rows], False, step),
+        Piece("seq_lens", arrays.seq_lens[rows], False, step),
         Piece("last_loc", need.last_loc, False, step),
         Piece("free_pages", free, False, step),
         Piece(FIELD, np.full(len(need.requests), stale, dtype=np.int64), False, step),

@@ -65,24 +65,24 @@ def _steps(batch: Batch) -> Iterator[Case]:
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch = batch_of(case)
-    made, pool = batch_arrays(batch, pattern), token_pool(batch, pattern, distinct=True)
-    step, tokens = (2 if batch.strided else 1,), int(made.query_start_loc[-1])
-    dtype = made.seq_lens.dtype
+    arrays, pool = batch_arrays(batch, pattern), token_pool(batch, pattern, distinct=True)
+    step, tokens = (2 if batch.strided else 1,), int(arrays.query_start_loc[-1])
+    dtype = arrays.seq_lens.dtype
     vectors = {
         "req_pool_indices": pool.rows,
-        "pre_lens": made.num_computed_tokens,
-        "seq_lens": made.seq_lens,
-        "extend_lens": np.diff(made.query_start_loc),
+        "pre_lens": arrays.num_computed_tokens,
+        "seq_lens": arrays.seq_lens,
+        "extend_lens": np.diff(arrays.query_start_loc),
     }
     pieces = [Piece(name, v.astype(dtype), False, step) for name, v in vectors.items()]
-    rows = zip(pool.rows.tolist(), made.num_computed_tokens.tolist(), strict=True)
+    rows = zip(pool.rows.tolist(), arrays.num_computed_tokens.tolist(), strict=True)
     prefixes = [
         Piece(f"{_PREFIXES}[{r}]", pool.table[row, :length].astype(np.int64), False, step)
         for r, (row, length) in enumerate(rows)
     ]
     pieces += [
         *prefixes,
-        Piece(_NEW, made.slot_mapping[:tokens], False, step),
+        Piece(_NEW, arrays.slot_mapping[:tokens], False, step),
         table_piece(_TABLE, np.full_like(pool.table, STALE_PATTERNS[pattern]), step[0]),
     ]
     arena = Arena(pieces, STALE_PATTERNS[pattern], device)
