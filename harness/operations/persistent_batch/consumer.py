@@ -33,10 +33,10 @@ def steps_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
             seen = step_outputs(outputs, index)
             if seen.get("raises", "never") is not None:
                 return  # the sequence ended here
-            found = list(_step_violations(engine, step, seen))
-            for violation in found:
+            violations = list(_step_violations(engine, step, seen))
+            for violation in violations:
                 yield violation._replace(field=place_of(violation.field)._replace(step=index))
-            if found:
+            if violations:
                 return
         index += 1
 

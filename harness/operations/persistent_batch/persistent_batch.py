@@ -60,7 +60,7 @@ _UNUSED = {
 
 @dataclass(frozen=True, kw_only=True)
 class _StepFacts(BatchFacts):
-    made: BatchArrays
+    arrays: BatchArrays
     requests: list[tuple[str, list[int], int]]
     """Id, blocks and computed tokens of each request."""
     scheduled: dict[str, int]
@@ -154,23 +154,23 @@ def _from_batch(batch: Batch) -> Iterator[Case]:
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch, params = batch_of(case), case.params
-    made = batch_arrays(batch, pattern)
-    rows = max(1, made.num_reqs + params["spare_rows"])
-    tokens = max(1, made.num_actual_tokens + batch.spare_slots)
-    sizes = (rows, tokens, max(1, made.block_table.shape[1]), batch.block_size)
+    arrays = batch_arrays(batch, pattern)
+    rows = max(1, arrays.num_reqs + params["spare_rows"])
+    tokens = max(1, arrays.num_actual_tokens + batch.spare_slots)
+    sizes = (rows, tokens, max(1, arrays.block_table.shape[1]), batch.block_size)
     requests = [
-        (f"request-{row}", made.block_table[row, : len(blocks)].tolist(), batch.computed_lens[row])
-        for row, blocks in enumerate(batch.blocks)
+        (f"request-{r}", arrays.block_table[r, : len(blocks)].tolist(), batch.computed_lens[r])
+        for r, blocks in enumerate(batch.blocks)
     ]
     return Call(
         dict(zip(_SIZES, sizes, strict=True)) | {"device": device, "misuse": None},
         plain_written={"row state": []},
         facts=_StepFacts(
             batch=batch,
-            made=made,
+            arrays=arrays,
             requests=requests,
             scheduled=_scheduled([req_id for req_id, *_ in requests], batch),
-            padding=(made.num_reqs, made.num_actual_tokens) if _is_padded(case) else (),
+            padding=(arrays.num_reqs, arrays.num_actual_tokens) if _is_padded(case) else (),
             stale=STALE_PATTERNS[pattern],
             dummy=min(rows, params["dummy"]),
             look=params["look"],
@@ -304,20 +304,20 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     for name, method in call.observed.get("left behind", ()):
         yield Violation(name, f"does not move with its row ({method})")
     yield from mirror_violations(outputs)
-    made: BatchArrays = call.facts.made
+    arrays: BatchArrays = call.facts.arrays
     if outputs["rows"] != list(range(len(call.facts.requests))):
         yield Violation("rows", "are not the lowest free ones")
-    buffer, tokens = outputs["slot_buffer"].cpu().numpy(), made.num_actual_tokens
-    if (buffer[int(made.query_start_loc[-1]) :] != -1).any():
+    buffer, tokens = outputs["slot_buffer"].cpu().numpy(), arrays.num_actual_tokens
+    if (buffer[int(arrays.query_start_loc[-1]) :] != -1).any():
         yield Violation("slot_buffer", "gives a slot to an entry behind the last token")
-    if not np.array_equal(outputs["slot_mapping"].cpu().numpy(), made.slot_mapping):
+    if not np.array_equal(outputs["slot_mapping"].cpu().numpy(), arrays.slot_mapping):
         yield Violation("slot_mapping", "is not block * block_size + offset by position")
     if len(outputs["slot_mapping"]) != tokens:
         yield Violation("slot_mapping", "is not as long as the padded batch")
-    if not np.array_equal(outputs["seq_lens_cpu"].numpy(), made.seq_lens):
+    if not np.array_equal(outputs["seq_lens_cpu"].numpy(), arrays.seq_lens):
         yield Violation("seq_lens", "is not computed plus query tokens, 0 for padded rows")
     blocks = outputs["block_table_tensor"].cpu().numpy()
-    if made.num_reqs and not np.array_equal(blocks, made.block_table_with(0)):
+    if arrays.num_reqs and not np.array_equal(blocks, arrays.block_table_with(0)):
         yield Violation("block_table_tensor", "does not hold the requests' blocks")
     if call.facts.dummy:
         yield from _dummy_violations(call, outputs)

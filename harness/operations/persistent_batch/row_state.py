@@ -14,7 +14,7 @@ import torch
 
 _ROWS, _COLUMNS, _BLOCK_SIZE = 7, 9, 4
 _IDS = ("a", "b", "c", "d", "e")
-_ONE, _OTHER = 1, 4
+_ODD_ROW, _EVEN_ROW = 1, 4
 """Rows that change places: an odd and an even one, so that boolean stamps differ."""
 _QUERY_LEN = 2 * _BLOCK_SIZE
 
@@ -45,11 +45,11 @@ def _filled(offered: Any) -> Any:
 
 
 def _swap(batch: Any) -> None:
-    batch.swap_states(_ONE, _OTHER)
+    batch.swap_states(_ODD_ROW, _EVEN_ROW)
 
 
 def _condense(batch: Any) -> None:
-    batch.remove_request(_IDS[_ONE])
+    batch.remove_request(_IDS[_ODD_ROW])
     batch.condense()
 
 
@@ -67,12 +67,12 @@ def _per_row(batch: Any) -> dict[str, Any]:
 
 def _attributes(batch: Any) -> dict[str, Any]:
     """Return attributes by name, with the attributes of their values."""
-    found = {}
+    attributes = {}
     for name, value in _parts(batch):
-        found[name] = value
+        attributes[name] = value
         if not isinstance(value, list | torch.Tensor | np.ndarray):
-            found |= {f"{name}.{inner}": part for inner, part in _parts(value)}
-    return found
+            attributes |= {f"{name}.{inner}": part for inner, part in _parts(value)}
+    return attributes
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
