@@ -19,7 +19,7 @@ from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, 
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.runner.block_tables_cases import (
-    MADE,
+    CONSTRUCTOR_PARAMETERS,
     NAME,
     TablesParams,
     prepare,
@@ -42,7 +42,7 @@ from attnproof.harness.operations.runner.judge import (
 
 def _make(offered: Any, call: Call) -> Any:
     """Return block tables with the requests of the case, after others that used all rows."""
-    tables = offered(*(call[name] for name in MADE))
+    tables = offered(*(call[name] for name in CONSTRUCTOR_PARAMETERS))
     _run_earlier(tables, call)
     _fill(tables, call)
     return tables
@@ -102,7 +102,7 @@ def _step(tables: Any, call: Call) -> tuple[Any, Any]:
 
 
 def _use(offered: Any, call: Call) -> Outputs:
-    tables = offered(*(call[name] for name in MADE))
+    tables = offered(*(call[name] for name in CONSTRUCTOR_PARAMETERS))
     first = [table.clone() for table in tables.input_block_tables]
     earlier = _run_earlier(tables, call)
     _fill(tables, call)
@@ -179,8 +179,8 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield from table_violations(f"table {number}", whole, group)
         written = facts.written[number]
         for field in ("slots", "slot buffer"):
-            found = outputs[field][number]
-            yield from slot_violations(field, found, written, facts.rows, facts.positions)
+            slots = outputs[field][number]
+            yield from slot_violations(field, slots, written, facts.rows, facts.positions)
 
 
 def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:

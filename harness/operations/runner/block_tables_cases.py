@@ -26,7 +26,7 @@ from attnproof.harness.operations.shared.metadata import batch_of, token_positio
 from attnproof.harness.operations.shared.params import BlockSize, Few, Params, Positive
 
 NAME = "BlockTables"
-MADE = (
+CONSTRUCTOR_PARAMETERS = (
     "block_sizes",
     "max_num_reqs",
     "max_num_batched_tokens",
@@ -147,14 +147,14 @@ def unreal(case: Case) -> str:
 
 def tables_case(batch: Batch, groups: list[dict[str, Any]] | None = None, **params: Any) -> Case:
     """Return the case of a batch; by default one group, one rank, and no dummy rows."""
-    given: dict[str, Any] = {"enabled": True, "sharded": True, "groups": groups or []}
-    given |= {"cp_size": 1, "cp_rank": 0, "interleave": 1, "dummies": [], "spare_reqs": 0}
-    given |= {"gather_dummies": False, "own": False, "wide": False}
-    return Case(NAME, msgspec.structs.replace(batch, **_UNUSED), given | params)
+    base_params: dict[str, Any] = {"enabled": True, "sharded": True, "groups": groups or []}
+    base_params |= {"cp_size": 1, "cp_rank": 0, "interleave": 1, "dummies": [], "spare_reqs": 0}
+    base_params |= {"gather_dummies": False, "own": False, "wide": False}
+    return Case(NAME, msgspec.structs.replace(batch, **_UNUSED), base_params | params)
 
 
 _SIZES = st.sampled_from((1, 2, 4, 16, 32, 48))
-_RARELY = st.integers(0, 3).map(lambda lot: lot == 3)
+_RARELY = st.integers(0, 3).map(lambda number: number == 3)
 _RANKS = st.sampled_from((1, 2, 4))
 
 
@@ -249,11 +249,9 @@ def tables_of_batch(batch: Batch) -> Iterator[Case]:
     """Yield a batch of an engine with a second group that is not sharded."""
     ranks = 1 + batch.num_tokens % 2
     groups: list[dict[str, Any]] = [{"block_size": 2 * batch.block_size, "sharded": False}]
-    found = tables_case(
-        batch, groups, cp_size=ranks, cp_rank=ranks - 1, interleave=batch.block_size
-    )
-    if not problem(found):
-        yield found
+    case = tables_case(batch, groups, cp_size=ranks, cp_rank=ranks - 1, interleave=batch.block_size)
+    if not problem(case):
+        yield case
 
 
 def _masked(group: Group, dummies: list[int]) -> Group:
@@ -265,7 +263,7 @@ def _masked(group: Group, dummies: list[int]) -> Group:
 def _groups(case: Case) -> list[Group]:
     batch, params = batch_of(case), case.params
     seq_lens = [q + c for q, c in zip(batch.query_lens, batch.computed_lens, strict=True)]
-    made = []
+    groups = []
     for number, group in enumerate(_all_groups(case)):
         first = 1 + _GROUP_IDS * number
         size = group["block_size"]
@@ -275,7 +273,7 @@ def _groups(case: Case) -> list[Group]:
         columns = max(1, max(map(len, rows), default=0) + batch.spare_columns)
         uncovered = params.get("uncovered", 0)
         rows = tuple(row[: max(0, len(row) - uncovered)] for row in rows)
-        made.append(
+        groups.append(
             Group(
                 block_size=size,
                 columns=columns,
@@ -286,7 +284,7 @@ def _groups(case: Case) -> list[Group]:
                 blocks=rows,
             )
         )
-    return made
+    return groups
 
 
 def prepare(case: Case, pattern: int, device: str) -> Call:
@@ -300,19 +298,19 @@ def prepare(case: Case, pattern: int, device: str) -> Call:
     taken: list[int] = request_rows(num_reqs, slots, lot_of(batch)).tolist()
     rows = np.repeat(np.arange(num_reqs), batch.query_lens)
     positions = token_positions(_starts(batch), np.array(batch.computed_lens, dtype=np.int64))
-    given = _given(case, taken, np.append(positions, np.full(room - tokens, stale)), stale)
+    inputs = _inputs(case, taken, np.append(positions, np.full(room - tokens, stale)), stale)
     buffers = _buffers(groups, slots, room, stale) if params["own"] else {}
     pieces = [
         Piece(name, values, False, (values.shape[1], 1) if values.ndim == 2 else (1,))
-        for name, values in (given | buffers).items()
+        for name, values in (inputs | buffers).items()
     ]
     arena = Arena(pieces, stale, device)
     tables = [arena.tensors[name] for name in buffers if name != "slots"]
-    args = dict(zip(MADE, _sizes(case, groups, slots, room, device), strict=True))
+    args = dict(zip(CONSTRUCTOR_PARAMETERS, _sizes(case, groups, slots, room, device), strict=True))
     for flags in ("slot_mapping_enabled", "dcp_sharded"):
         if num_reqs % 2 and all(args[flags]):
             args[flags] = None
-    args |= {name: arena.tensors[name] for name in given}
+    args |= {name: arena.tensors[name] for name in inputs}
     args |= {
         "num_reqs_padded": num_reqs + batch.padded_requests,
         "num_tokens_padded": tokens + batch.padded_tokens,
@@ -348,7 +346,7 @@ def _starts(batch: Batch) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(batch.query_lens, dtype=np.int64)])
 
 
-def _given(
+def _inputs(
     case: Case, taken: list[int], positions: np.ndarray, stale: int
 ) -> dict[str, np.ndarray]:
     """Return the tensors of the methods; offsets behind those of the rows are stale."""

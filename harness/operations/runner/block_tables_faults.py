@@ -40,10 +40,10 @@ def _is_split(case: Case) -> bool:
 
 def _appended(change: Any, field: str, error: type[Exception] | None = None) -> Fault:
     """Return a fault of `append_block_ids`, from the widths of the groups to its arguments."""
-    given = ("max_num_blocks_per_group",)
+    reads = ("max_num_blocks_per_group",)
     if error is None:
-        return Fault("appended", lambda _, widths: change(widths), field, reads=given)
-    return Fault("appended", lambda _, widths: change(widths), field, error, reads=given)
+        return Fault("appended", lambda _, widths: change(widths), field, reads=reads)
+    return Fault("appended", lambda _, widths: change(widths), field, error, reads=reads)
 
 
 def _first(widths: list[int], value: Any) -> tuple[Any, ...]:

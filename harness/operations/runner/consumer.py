@@ -31,10 +31,10 @@ def steps_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
             seen = step_outputs(outputs, index)
             if seen.get("raises", "never") is not None:
                 return  # the sequence ended here
-            found = list(_step_violations(runner, seen))
-            for violation in found:
+            violations = list(_step_violations(runner, seen))
+            for violation in violations:
                 yield violation._replace(field=place_of(violation.field)._replace(step=index))
-            if found:
+            if violations:
                 return
         index += 1
 
@@ -71,13 +71,13 @@ def _inputs(step: Scheduled, seen: Outputs) -> Iterator[Violation]:
 
 
 def _differs(field: str, seen: Outputs, right: Sequence[int], text: str) -> Iterator[Violation]:
-    found = seen[field].tolist()
-    if len(found) < len(right):
-        yield Violation(field, "has fewer entries than the step", f"{len(found)}, not {len(right)}")
+    got = seen[field].tolist()
+    if len(got) < len(right):
+        yield Violation(field, "has fewer entries than the step", f"{len(got)}, not {len(right)}")
         return
     for index, value in enumerate(right):
-        if found[index] != value:
-            yield Violation(field, text, f"{field}[{index}] is {found[index]}, not {value}")
+        if got[index] != value:
+            yield Violation(field, text, f"{field}[{index}] is {got[index]}, not {value}")
             return
 
 

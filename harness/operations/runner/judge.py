@@ -48,23 +48,23 @@ def live_part(table: torch.Tensor, group: Group) -> torch.Tensor:
 
 def table_violations(field: str, rows: list[list[int]], group: Group) -> Iterator[Violation]:
     """Yield the mistakes of a gathered table, all columns of its rows."""
-    if len(rows) < len(group.blocks) or any(len(found) != group.columns for found in rows):
+    if len(rows) < len(group.blocks) or any(len(entries) != group.columns for entries in rows):
         yield Violation(field, "has not the rows and columns of the step")
         return
-    for row, found in enumerate(rows):
+    for row, ids in enumerate(rows):
         if row >= len(group.blocks):
-            if any(found):
+            if any(ids):
                 yield Violation(field, "names a block in a padded row", f"row {row}")
                 return
             continue
         live = list(group.blocks[row])
-        if found[: len(live)] != live:
+        if ids[: len(live)] != live:
             yield Violation(field, "reads a block that is not the request's", f"row {row}")
             return
         allowed = group.may_name(row)
         for column in range(len(live), group.columns):
-            if found[column] not in allowed:
-                detail = f"row {row} has {len(live)} blocks, and {found[column]} in column {column}"
+            if ids[column] not in allowed:
+                detail = f"row {row} has {len(live)} blocks, and {ids[column]} in column {column}"
                 yield Violation(field, "names another request's block behind the live ones", detail)
                 return
 
@@ -89,10 +89,10 @@ def expected_slots(group: Group, rows: np.ndarray, positions: np.ndarray) -> np.
 
 
 def slot_violations(
-    field: str, found: torch.Tensor, group: Group, rows: np.ndarray, positions: np.ndarray
+    field: str, slot_mapping: torch.Tensor, group: Group, rows: np.ndarray, positions: np.ndarray
 ) -> Iterator[Violation]:
     """Yield the first mistake of one group's slots, and an entry behind the tokens."""
-    slots = found.cpu().numpy()
+    slots = slot_mapping.cpu().numpy()
     if len(slots) < len(rows):
         yield Violation(field, "has fewer entries than there are tokens")
         return
@@ -103,13 +103,13 @@ def slot_violations(
     if not len(wrong):
         return
     token = int(wrong[0])
-    given, row = int(slots[token]), int(rows[token])
-    detail = f"token {token}, position {positions[token]} of row {row}: slot {given}"
+    slot, row = int(slots[token]), int(rows[token])
+    detail = f"token {token}, position {positions[token]} of row {row}: slot {slot}"
     if right[token] == -1:
         text = "gives a slot to a token that must have none"
-    elif given == -1:
+    elif slot == -1:
         text = "gives no slot to a token that this rank owns"
-    elif given // group.block_size not in group.blocks[row]:
+    elif slot // group.block_size not in group.blocks[row]:
         text = "writes into a block that the request does not own"
     else:
         text = "writes a token where it is not read"

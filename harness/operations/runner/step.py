@@ -128,17 +128,17 @@ def unreal(case: Case, *, dummies: bool = False) -> str:
 def step_case(operation: str, rows: Sequence[tuple[int, ...]], **params: Any) -> Case:
     """Return a case; a row is (slot, computed, query, prefill, logits, sampled)."""
     names = ("slot", "computed", "query", "prefill", "logits", "sampled")
-    given: dict[str, Any] = {
+    base_params: dict[str, Any] = {
         "rows": [dict(zip(names, row, strict=True)) for row in rows],
         "slots": max([0, *(row[0] for row in rows)]) + 1,
         "drafts": max([1, *(row[4] for row in rows)]),
     }
-    given |= {"new": 1, "lookahead": 1, "vocabulary": 16, "counted": True, "offsets": True}
-    given |= {"spare": 2, "wide": False, "narrow": False}
-    return Case(operation, None, given | params)
+    base_params |= {"new": 1, "lookahead": 1, "vocabulary": 16, "counted": True, "offsets": True}
+    base_params |= {"spare": 2, "wide": False, "narrow": False}
+    return Case(operation, None, base_params | params)
 
 
-_RARELY = st.integers(0, 3).map(lambda lot: lot == 3)
+_RARELY = st.integers(0, 3).map(lambda number: number == 3)
 _SOME = st.sampled_from((1, 2, 5, 17)) | st.integers(1, 40)
 _KIND = st.sampled_from(("decode", "verify", "chunk", "last chunk", "across", "idle"))
 
@@ -168,13 +168,13 @@ def _row(draw: st.DrawFn, drafts: int, new: int) -> tuple[int, ...]:
 def step_cases(draw: st.DrawFn, operation: str) -> Case:
     """Draw a step of up to five rows."""
     drafts, new = draw(st.integers(1, 4)), 1 - draw(_RARELY)
-    found = draw(st.lists(_row(drafts, new), max_size=5))
-    slots = draw(st.sampled_from((0, 1, 2, len(found) + 1))) + len(found)
-    taken: list[int] = request_rows(len(found), slots, draw(st.integers(0, 7))).tolist()
+    drawn_rows = draw(st.lists(_row(drafts, new), max_size=5))
+    slots = draw(st.sampled_from((0, 1, 2, len(drawn_rows) + 1))) + len(drawn_rows)
+    taken: list[int] = request_rows(len(drawn_rows), slots, draw(st.integers(0, 7))).tolist()
     dummy = draw(st.integers(0, 20))
     rows = [
         (-1 if r == dummy else slot, *row)
-        for r, (slot, row) in enumerate(zip(taken, found, strict=True))
+        for r, (slot, row) in enumerate(zip(taken, drawn_rows, strict=True))
     ]
     return step_case(
         operation,
@@ -238,9 +238,9 @@ def step_of_batch(operation: str, batch: Batch) -> Iterator[Case]:
         logits = query if decodes else min(query, 1)
         prompt = computed if decodes else computed + query + r % 2
         rows.append((taken[r], computed, query, prompt, logits, min(logits, 1)))
-    found = step_case(operation, rows, slots=count + 1, drafts=4, wide=batch.dtype == "int64")
-    if not problem(found):
-        yield found
+    case = step_case(operation, rows, slots=count + 1, drafts=4, wide=batch.dtype == "int64")
+    if not problem(case):
+        yield case
 
 
 def step_facts(case: Case, stale: int) -> StepFacts:
@@ -283,20 +283,20 @@ def _tensors(
     live = np.flatnonzero(slots >= 0)
     past = row["computed"] + row["query"] >= row["prefill"]
     rejected = np.where(past & (slots >= 0), row["logits"] - row["sampled"], 0)
-    total = np.array([_total(one) for one in params["rows"]], dtype=np.int64)
+    total = np.array([_total(entry) for entry in params["rows"]], dtype=np.int64)
     tokens = int(row["query"].sum()) + spare
     kind = np.int32 if params["narrow"] else np.int64
     vocabulary = params["vocabulary"] if params["counted"] else _WIDEST
 
     def by_slot(values: np.ndarray, dtype: Any = np.int32) -> np.ndarray:
-        found = np.full((count, *values.shape[1:]), stale, dtype=dtype)
-        found[slots[live]] = values[live]
-        return found
+        slot_values = np.full((count, *values.shape[1:]), stale, dtype=dtype)
+        slot_values[slots[live]] = values[live]
+        return slot_values
 
     def buffer(length: int, values: Any = (), dtype: Any = np.int32) -> np.ndarray:
-        found = np.full(length, stale, dtype=dtype)
-        found[: len(values)] = values
-        return found
+        padded = np.full(length, stale, dtype=dtype)
+        padded[: len(values)] = values
+        return padded
 
     def ids(*shape: int, seed: int, below: int = _WIDEST) -> np.ndarray:
         """Return token ids up to the largest int32: a a b a c c d c and so on."""

@@ -37,11 +37,11 @@ Expect = Callable[[StepFacts], Iterator[tuple[str, np.ndarray, str]]]
 
 
 def _arrays(definition: Definition) -> list[str]:
-    return [one.name for one in definition.arguments if isinstance(one.declared, Array)]
+    return [a.name for a in definition.arguments if isinstance(a.declared, Array)]
 
 
 def _written(definition: Definition) -> list[str]:
-    declared = {one.name: one.declared for one in definition.arguments}
+    declared = {argument.name: argument.declared for argument in definition.arguments}
     return [name for name in _arrays(definition) if getattr(declared[name], "written", False)]
 
 
@@ -59,7 +59,7 @@ def _prepare(
     arrays = {name: facts.before[sources.get(name, name)] for name in _arrays(definition)}
     arena = Arena([_piece(name, values, gap) for name, values in arrays.items()], stale, device)
     values = arena.tensors | scalars(facts)
-    arguments = {one.name: values[one.name] for one in definition.arguments}
+    arguments = {argument.name: values[argument.name] for argument in definition.arguments}
     written = frozenset(_written(definition))
     return Call(arguments, arena=arena, written=written, facts=facts)
 
@@ -77,15 +77,15 @@ def _outputs(results: Callable[[Call, Any], Outputs], call: Call, result: Any) -
 
 
 def _named_results(definition: Definition, _call: Call, result: Any) -> Outputs:
-    names = [one.name for one in definition.results]
+    names = [output.name for output in definition.results]
     return dict(zip(names, result if len(names) > 1 else (result,), strict=False))
 
 
 def _violations(expect: Expect, call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Yield each field that differs from what the step's numbers require."""
     for field, right, text in expect(call.facts):
-        found = outputs[field]
-        values = found.cpu().numpy() if isinstance(found, torch.Tensor) else np.asarray(found)
+        output = outputs[field]
+        values = output.cpu().numpy() if isinstance(output, torch.Tensor) else np.asarray(output)
         if values.shape != right.shape:
             yield Violation(field, "has another shape", f"{values.shape}, not {right.shape}")
         elif (wrong := np.argwhere(values.astype(np.int64) != right)).size:
@@ -127,7 +127,7 @@ def step_operation(
     assert definition is not None
     name, judge = definition.name, partial(_violations, expect)
     prepare = partial(_prepare, definition, sources or {}, scalars)
-    aliases = [one.name for one in definition.results if one.declared.may_alias]
+    aliases = [result.name for result in definition.results if result.declared.may_alias]
     return Operation(
         name=name,
         section="13",
@@ -240,5 +240,5 @@ def _offset_faults(field: str) -> dict[str, Fault]:
 
 def concatenated(parts: Iterable[np.ndarray]) -> np.ndarray:
     """Return the parts one behind the other, int64."""
-    found = [np.asarray(part, dtype=np.int64) for part in parts]
-    return np.concatenate([np.zeros(0, dtype=np.int64), *found])
+    arrays = [np.asarray(part, dtype=np.int64) for part in parts]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *arrays])

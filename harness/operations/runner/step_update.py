@@ -98,7 +98,7 @@ def _maybe(facts: StepFacts) -> dict[str, Any]:
     """Return None for the tensors that the call does not get."""
     params = facts.params
     optional = {"output_bin_counts": params["counted"], "query_start_loc": params["offsets"]}
-    return {name: None for name, given in optional.items() if not given}
+    return {name: None for name, is_passed in optional.items() if not is_passed}
 
 
 def _has_counts(case: Case) -> bool:
