@@ -116,7 +116,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
             yield Violation("result", "does not sum to the sequence length")
         if length <= 2000:
             owners = np.arange(length) // interleave % size
-            if row != [int((owners == one).sum()) for one in ranks]:
+            if row != [int((owners == owner).sum()) for owner in ranks]:
                 yield Violation("result", "is not the number of positions that the rank owns")
 
 

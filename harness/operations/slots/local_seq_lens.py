@@ -114,10 +114,10 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     lengths, padded = params["seq_lens"], params.get("padded")
     rows, step = len(lengths), 2 if params.get("strided") else 1
     dtype = np.int64 if params.get("wide") else np.int32
-    given = np.array([*lengths, *[stale] * params.get("stale", 0)], dtype=dtype)
+    seq_lens = np.array([*lengths, *[stale] * params.get("stale", 0)], dtype=dtype)
     buffer = np.full(rows + (padded or 0) + params.get("spare", 0), stale, dtype=np.int32)
     pieces = [
-        Piece("seq_lens", given, False, (step,)),
+        Piece("seq_lens", seq_lens, False, (step,)),
         Piece(_BUFFER, buffer, False, (step,)),
     ]
     arena = Arena(pieces, stale, device)

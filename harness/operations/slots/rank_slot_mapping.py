@@ -140,33 +140,33 @@ def _steps(batch: Batch) -> Iterator[Case]:
     yield _case(batch, 2 + batch.num_requests % 3, batch.block_size, out_spare=2)
 
 
-def _table(made: BatchArrays, case: Case, stale: int) -> np.ndarray:
+def _table(arrays: BatchArrays, case: Case, stale: int) -> np.ndarray:
     """Return (R, W) int32: the blocks that a rank needs, `stale` in all other columns."""
     batch, size = batch_of(case), case.params["size"]
-    columns = np.arange(made.block_table.shape[1])
-    table = made.block_table.copy()
-    table[columns >= -(-made.seq_lens // (size * batch.block_size))[:, None]] = stale
+    columns = np.arange(arrays.block_table.shape[1])
+    table = arrays.block_table.copy()
+    table[columns >= -(-arrays.seq_lens // (size * batch.block_size))[:, None]] = stale
     return table[:, : case.params.get("columns")]
 
 
 def _first_kept(case: Case, rows: int) -> np.ndarray | None:
     """Return the start_idx of each row, None without."""
-    given = case.params.get("start_idx")
-    return None if given is None else np.array([*given, *[0] * rows][:rows], np.int64)
+    start_idx = case.params.get("start_idx")
+    return None if start_idx is None else np.array([*start_idx, *[0] * rows][:rows], np.int64)
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch, params, stale = batch_of(case), case.params, STALE_PATTERNS[pattern]
-    made, step = batch_arrays(batch, pattern), 2 if batch.strided else 1
-    table, first_kept = _table(made, case, stale), _first_kept(case, made.num_reqs)
+    arrays, step = batch_arrays(batch, pattern), 2 if batch.strided else 1
+    table, first_kept = _table(arrays, case, stale), _first_kept(case, arrays.num_reqs)
     pieces = [
-        Piece("query_start_loc", made.query_start_loc, False, (step,)),
-        Piece("num_computed_tokens", made.num_computed_tokens, False, (step,)),
+        Piece("query_start_loc", arrays.query_start_loc, False, (step,)),
+        Piece("num_computed_tokens", arrays.num_computed_tokens, False, (step,)),
         table_piece("block_table", table, step),
     ]
-    tokens, size = int(made.query_start_loc[-1]), params["size"]
+    tokens, size = int(arrays.query_start_loc[-1]), params["size"]
     if first_kept is not None:
-        kept = first_kept.astype(made.seq_lens.dtype)
+        kept = first_kept.astype(arrays.seq_lens.dtype)
         pieces.append(Piece("start_idx", kept, False, (step,)))
     if params.get("out_spare") is not None:
         out = np.full((size, tokens + params["out_spare"]), stale, dtype=np.int64)
@@ -207,22 +207,22 @@ class _OnEveryRank(ClassCall):
 
     def offered(self, own: dict[str, Any], ours: dict[str, Any], *, built_in: bool) -> Any:
         """Return the candidate's function if it has parameters for ranks."""
-        found = super().offered(own, ours, built_in=built_in)
+        function = super().offered(own, ours, built_in=built_in)
         try:
-            return found if "cp_size" in inspect.signature(found).parameters else None
+            return function if "cp_size" in inspect.signature(function).parameters else None
         except (TypeError, ValueError):  # not a function, or one without a signature
             return None
 
 
 def _build(build: Any, call: Call) -> list[Any]:
     """Return the slots of each rank; a row of `out` belongs to each."""
-    made = []
+    rank_slots = []
     for index, rank in enumerate((call["cp_rank"], *range(1, len(call.facts.ranks)))):
         changed = {"cp_rank": rank}
         if "out" in call.kwargs:
             changed["out"] = call["out"][index]
-        made.append(build(*call.args.values(), **call.kwargs | changed))
-    return made
+        rank_slots.append(build(*call.args.values(), **call.kwargs | changed))
+    return rank_slots
 
 
 def _outputs(call: Call, result: Any) -> Outputs:
@@ -243,8 +243,8 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         slots.append(result.cpu().numpy()[: facts.tokens].astype(np.int64))
         yield from in_child(_rank_violations(call, slots[-1], rank), index)
     writers = sum((row >= 0).astype(np.int64) for row in slots)
-    made = expected_tokens(facts.batch)
-    turns = made.positions // (facts.batch.block_size * len(slots))
+    tokens = expected_tokens(facts.batch)
+    turns = tokens.positions // (facts.batch.block_size * len(slots))
     right = ~facts.unwritten & (turns < facts.columns)
     if np.any(writers != right):
         yield Violation("[].result", "does not give each token to exactly one rank")
@@ -275,10 +275,10 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     facts, expected = call.facts, expected_tokens(call.facts.batch)
     for index, rank in enumerate(facts.ranks):
         for field, slots in child_outputs(outputs, index).items():
-            found = rank_slot_violations(
+            violations = rank_slot_violations(
                 expected, rank, slots, field, columns=facts.columns, unwritten=facts.unwritten
             )
-            yield from in_child(found, index)
+            yield from in_child(violations, index)
 
 
 def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:

@@ -223,8 +223,8 @@ def _last_block(block: Any, error: type[Exception], least: int = 1) -> Fault:
     def applies(case: Case) -> bool:
         return _writes(case) and len(case.params["blocks"]) >= least
 
-    given = ("seq_len", "block_size")
-    return Fault("block_tables", change, error=error, applies=applies, reads=given)
+    reads = ("seq_len", "block_size")
+    return Fault("block_tables", change, error=error, applies=applies, reads=reads)
 
 
 def _not_profile(case: Case) -> bool:

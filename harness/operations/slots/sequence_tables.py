@@ -54,8 +54,8 @@ def _steps(batch: Batch) -> Iterator[Case]:
 
 def _prepare(case: Case, _pattern: int, _device: str) -> Call:
     tables = case.params["block_tables"]
-    made = None if tables is None else {int(key): table for key, table in tables.items()}
-    return Call({"block_tables": made}, plain={"block_tables": made})
+    block_tables = None if tables is None else {int(key): table for key, table in tables.items()}
+    return Call({"block_tables": block_tables}, plain={"block_tables": block_tables})
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:

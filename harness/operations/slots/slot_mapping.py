@@ -126,18 +126,20 @@ def _steps(batch: Batch) -> Iterator[Case]:
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch, params = batch_of(case), case.params
-    made, stale = batch_arrays(batch, pattern), STALE_PATTERNS[pattern]
+    arrays, stale = batch_arrays(batch, pattern), STALE_PATTERNS[pattern]
     step = 2 if batch.strided else 1
-    tokens = int(made.query_start_loc[-1])
-    table = made.block_table_with(stale)[:, : params.get("columns")]
+    tokens = int(arrays.query_start_loc[-1])
+    table = arrays.block_table_with(stale)[:, : params.get("columns")]
     pieces = [
-        Piece("query_start_loc", made.query_start_loc, False, (step,)),
-        Piece("num_computed_tokens", made.num_computed_tokens, False, (step,)),
+        Piece("query_start_loc", arrays.query_start_loc, False, (step,)),
+        Piece("num_computed_tokens", arrays.num_computed_tokens, False, (step,)),
         table_piece("block_table", table, step),
     ]
     if params.get("start_idx") is not None:
-        rows = made.num_reqs
-        first_kept = np.array([*params["start_idx"], *[0] * rows][:rows], dtype=made.seq_lens.dtype)
+        rows = arrays.num_reqs
+        first_kept = np.array(
+            [*params["start_idx"], *[0] * rows][:rows], dtype=arrays.seq_lens.dtype
+        )
         pieces.append(Piece("start_idx", first_kept, False, (step,)))
     out_spare = params["out_spare"]
     if out_spare is not None:
@@ -174,15 +176,15 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         return
     if (slots[tokens:] != -1).any():
         yield Violation("result", "gives a slot to an entry behind the last token")
-    made = batch_arrays(batch)
+    arrays = batch_arrays(batch)
     live = slots[:tokens] >= 0
-    positions = token_positions(made.query_start_loc, made.num_computed_tokens)
+    positions = token_positions(arrays.query_start_loc, arrays.num_computed_tokens)
     if (slots[:tokens][live] % batch.block_size != positions[live] % batch.block_size).any():
         yield Violation("result", "puts a token at another offset of its block")
     kept = slots[:tokens][live]
     if not batch_shares_blocks(batch) and len(np.unique(kept)) != len(kept):
         yield Violation("result", "gives two tokens the same slot")
-    owners = np.repeat(np.arange(made.num_reqs), np.diff(made.query_start_loc))[live]
+    owners = np.repeat(np.arange(arrays.num_reqs), np.diff(arrays.query_start_loc))[live]
     written = owners << _BLOCK_BITS | kept // batch.block_size
     if not np.isin(written, _owned(batch)).all():
         yield Violation("result", "writes into a block that its request does not own")
@@ -282,12 +284,12 @@ build_slot_mapping = Operation(
                 "num_padded_tokens", lambda _: 0, applies=_needs_tokens, cpu_only=True
             ),
             "negative padded length": wrong_value("num_padded_tokens", -1),
-            "int32 buffer": Fault("out", lambda *given: _buffer(*given).int(), reads=_OFFSETS),
-            "2-D buffer": Fault("out", lambda *given: _buffer(*given)[None], reads=_OFFSETS),
+            "int32 buffer": Fault("out", lambda *values: _buffer(*values).int(), reads=_OFFSETS),
+            "2-D buffer": Fault("out", lambda *values: _buffer(*values)[None], reads=_OFFSETS),
             "buffer of another type": Fault("out", lambda _: [0] * 4, error=TypeError),
             "short buffer": Fault(
                 "out",
-                lambda *given: _buffer(*given)[:0],
+                lambda *values: _buffer(*values)[:0],
                 applies=_needs_tokens,
                 cpu_only=True,
                 reads=_OFFSETS,
