@@ -58,9 +58,9 @@ def _field_fault(field: str) -> Fault:
 
 def _without(metadata: Any, field: str) -> Any:
     """Return a copy with None in a field, which may not be one of its class."""
-    made = copy(metadata)
-    setattr(made, field, None)
-    return made
+    changed = copy(metadata)
+    setattr(changed, field, None)
+    return changed
 
 
 def _operation(

@@ -128,7 +128,7 @@ def cases_of(operation: str) -> Callable[[], st.SearchStrategy[Case]]:
         st.lists(st.sampled_from(_ABSENT), max_size=3, unique=True),
         st.booleans(),
         st.booleans(),
-        st.integers(0, 3).map(lambda lot: lot == 3),
+        st.integers(0, 3).map(lambda number: number == 3),
     )
 
 
@@ -185,15 +185,15 @@ def steps_of(operation: str) -> Callable[[Batch], Iterator[Case]]:
 
 
 def _pieces(
-    made: BatchArrays, encoder: np.ndarray, stale: int, block_size: int, step: int
+    arrays: BatchArrays, encoder: np.ndarray, stale: int, block_size: int, step: int
 ) -> list[Piece]:
     width = -(-int(encoder.max(initial=0)) // block_size)
     cross = 1000 + np.arange(len(encoder) * width, dtype=np.int32).reshape(len(encoder), width)
     slots = 16000 + np.arange(encoder.sum(), dtype=np.int64)
-    table = made.block_table_with(stale)
-    if not made.num_computed_tokens.any():  # prompts that are computed at once read no blocks
+    table = arrays.block_table_with(stale)
+    if not arrays.num_computed_tokens.any():  # prompts that are computed at once read no blocks
         table = table[:, :0]
-    lengths = made.seq_lens.astype(np.int32)
+    lengths = arrays.seq_lens.astype(np.int32)
     return [
         Piece("seq_lens_tensor", lengths, False, (step,)),
         table_piece("block_tables", table, step),
@@ -206,23 +206,25 @@ def _pieces(
 def prepare(case: Case, pattern: int, device: str) -> Call:
     """Return a call on V0 metadata of the batch, whose queries of one token are decodes."""
     batch, params = batch_of(case), case.params
-    made, stale = batch_arrays(batch, pattern), STALE_PATTERNS[pattern]
-    encoder = np.array([*params["encoder"], *[0] * made.num_reqs][: made.num_reqs], dtype=np.int32)
+    arrays, stale = batch_arrays(batch, pattern), STALE_PATTERNS[pattern]
+    encoder = np.array(
+        [*params["encoder"], *[0] * arrays.num_reqs][: arrays.num_reqs], dtype=np.int32
+    )
     arena = Arena(
-        _pieces(made, encoder, stale, batch.block_size, 2 if batch.strided else 1), stale, device
+        _pieces(arrays, encoder, stale, batch.block_size, 2 if batch.strided else 1), stale, device
     )
     captured = params.get("captured", False)
     beyond = _CAPTURED_SLACK if captured else 0
-    queries = np.diff(made.query_start_loc)
+    queries = np.diff(arrays.query_start_loc)
     prefills = queries > 1
     fields: dict[str, Any] = {
         "num_prefills": int(prefills.sum()),
         "num_prefill_tokens": int(queries[prefills].sum()),
         "num_decode_tokens": int(queries[~prefills].sum()),
-        "seq_lens": made.seq_lens.tolist(),
+        "seq_lens": arrays.seq_lens.tolist(),
         "seq_lens_tensor": arena.tensors["seq_lens_tensor"],
-        "max_prefill_seq_len": int(made.seq_lens[prefills].max(initial=0)),
-        "max_decode_seq_len": int(made.seq_lens[~prefills].max(initial=0)) + beyond,
+        "max_prefill_seq_len": int(arrays.seq_lens[prefills].max(initial=0)),
+        "max_decode_seq_len": int(arrays.seq_lens[~prefills].max(initial=0)) + beyond,
         "block_tables": arena.tensors["block_tables"],
     }
     cls: type[DecoderMetadata] = DecoderMetadata
@@ -248,6 +250,6 @@ def _metadata(cls: type[DecoderMetadata], values: dict[str, Any], assigned: bool
     """Return an instance of the class, or of the one without an encoder's fields with all set."""
     if not assigned:
         return cls(**values)
-    made = DecoderMetadata(**{one.name: values[one.name] for one in fields(DecoderMetadata)})
-    vars(made).update(values)
-    return made
+    metadata = DecoderMetadata(**{f.name: values[f.name] for f in fields(DecoderMetadata)})
+    vars(metadata).update(values)
+    return metadata

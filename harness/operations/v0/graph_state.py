@@ -194,16 +194,16 @@ def _use(offered: Any, call: Call) -> Outputs:
             pass
     outputs: Outputs = {"refused before the capture": not captures(state)}
     with state.graph_capture(most):
-        made = state.graph_capture_get_metadata_for_batch(size, *model)
+        captured = state.graph_capture_get_metadata_for_batch(size, *model)
         clone = state.graph_clone(size)
         outputs["clone's class"] = type(clone) is type(state)
         outputs["clone refused inside the capture"] = not captures(clone)
-        outputs |= {f"captured.{name}": _now(getattr(made, name, MISSING)) for name in _FIELDS}
+        outputs |= {f"captured.{name}": _now(getattr(captured, name, MISSING)) for name in _FIELDS}
     outputs["refused after the capture"] = not captures(state)
-    buffers = clone.get_graph_input_buffers(made, *model)
+    buffers = clone.get_graph_input_buffers(captured, *model)
     outputs["buffers"] = sorted(buffers)
     outputs["graph's own"] = all(
-        tensor.data_ptr() == getattr(made, name).data_ptr() for name, tensor in buffers.items()
+        tensor.data_ptr() == getattr(captured, name).data_ptr() for name, tensor in buffers.items()
     )
     steps = [(buffers, earlier)] if earlier else []
     if another:  # a state that remembers its last step would clear too little afterwards
@@ -220,8 +220,8 @@ def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
     runner, most, size, encoder_decoder, _, _, _, step = call.args.values()
     state = new_class("BackendState", (offered,))(runner)
     with state.graph_capture(most):
-        made = state.graph_capture_get_metadata_for_batch(size, encoder_decoder)
-    buffers = state.get_graph_input_buffers(made, encoder_decoder)
+        captured = state.graph_capture_get_metadata_for_batch(size, encoder_decoder)
+    buffers = state.get_graph_input_buffers(captured, encoder_decoder)
     state.begin_forward(None)
     call.plain_written["buffers"] = buffers
     return bound(state.prepare_graph_input_buffers, buffers, step, encoder_decoder)

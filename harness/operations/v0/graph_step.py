@@ -16,19 +16,19 @@ LONGEST = 4096
 
 def step_arrays(batch: Batch, pad: int, pattern: int) -> tuple[dict[str, np.ndarray], int]:
     """Return the arrays of the decodes' metadata, and the columns of a graph's block tables."""
-    found = sequences(batch, Step(pad_size=0))
-    rows = len(found) + max(0, pad)
-    longest = max(len(one.blocks) for one in found)
+    decodes = sequences(batch, Step(pad_size=0))
+    rows = len(decodes) + max(0, pad)
+    longest = max(len(sequence.blocks) for sequence in decodes)
     width = longest + 1
     tables = np.zeros((rows, longest if pad == -1 else width), dtype=np.int32)
     slots = np.full(rows, -1, dtype=np.int64)
     seq_lens = np.ones(rows, dtype=np.int32)
-    for row, one in enumerate(found):
-        blocks = [block ^ pattern for block in one.blocks]
+    for row, decode in enumerate(decodes):
+        blocks = [block ^ pattern for block in decode.blocks]
         tables[row, : len(blocks)] = blocks
-        column, offset = divmod(one.context_len, batch.block_size)
+        column, offset = divmod(decode.context_len, batch.block_size)
         slots[row] = blocks[column] * batch.block_size + offset
-        seq_lens[row] = one.context_len + 1
+        seq_lens[row] = decode.context_len + 1
     encoder_lens = np.arange(rows, dtype=np.int32) + 3 + pattern
     values = (slots, seq_lens, tables, encoder_lens, slots[:0], tables + np.int32(pattern == 0))
     return dict(zip(DECODER + ENCODER, values, strict=True)), width

@@ -205,7 +205,7 @@ def metadata_v0_outputs(metadata: Any) -> Outputs:
     outputs = {name: getattr(metadata, name, MISSING) for name in _FIELDS}
     maps = outputs[_MAPS]
     if isinstance(maps, dict):
-        plain = {key: [list(one.src), list(one.dest)] for key, one in maps.items()}
+        plain = {key: [list(mapping.src), list(mapping.dest)] for key, mapping in maps.items()}
         outputs[_MAPS] = plain
     return outputs
 

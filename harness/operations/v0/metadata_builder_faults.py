@@ -41,8 +41,8 @@ def _set(field: str, value: Any) -> Callable[[Any], None]:
 
 
 def _ends_with_a_decode(case: Case) -> bool:
-    found = sequences(batch_of(case), step_from_params(case.params))
-    return not found[-1].is_prompt
+    all_sequences = sequences(batch_of(case), step_from_params(case.params))
+    return not all_sequences[-1].is_prompt
 
 
 def _reads_all_blocks(case: Case) -> bool:
