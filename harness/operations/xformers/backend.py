@@ -269,7 +269,7 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Check attention of each engine step, and read its new keys back from the final cache."""
     params, constants = call.facts.params, call["constants"]
     for number, step in enumerate(call.facts.steps, 1):
-        found = attention_violations(
+        violations = attention_violations(
             step.attention,
             step.query,
             outputs[Place(_OUTPUT, child=number)],
@@ -278,7 +278,7 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
             window=params["window"],
             soft_cap=params["soft_cap"],
         )
-        yield from in_child(found, number)
+        yield from in_child(violations, number)
         yield from new_key_violations(step.attention, outputs["kv_cache"], "kv_cache")
 
 

@@ -130,7 +130,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch, params = batch_of(case), case.params
     metadata, arena = lay_out(batch, pattern, device)
     via = _VIA[params["via"] % len(_VIA)]
-    others = [one for one in neighbours_of(batch) if via == "build" and _is_ordered(one)]
+    others = [other for other in neighbours_of(batch) if via == "build" and _is_ordered(other)]
     spec = SimpleNamespace(block_size=batch.block_size)
     rows = _rows(case)
     engine = Engine(**rows)
@@ -150,7 +150,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
             engine=engine,
             rows=rows,
             pattern=pattern,
-            others=[lay_out(one, pattern, device)[0] for one in others],
+            others=[lay_out(other, pattern, device)[0] for other in others],
         ),
     )
 
@@ -189,25 +189,25 @@ def _run(offered: Any, call: Call) -> Outputs:
             for other in call.facts.others:
                 builder.build(prefix, other, fast)
             builder.build(prefix, replace(metadata, block_table_tensor=table.flip(0)), fast)
-        made = builder.build(prefix, metadata, fast)
+        built = builder.build(prefix, metadata, fast)
         for other in call.facts.others:  # they leave the metadata of this step alone
             builder.build(prefix, other, fast)
     elif via == "build_for_drafting":
-        made = builder.build_for_drafting(metadata, 1)
+        built = builder.build_for_drafting(metadata, 1)
     else:
-        made = builder.build_for_cudagraph_capture(metadata)
+        built = builder.build_for_cudagraph_capture(metadata)
     return outputs | {
-        **_metadata_outputs(made),
+        **_metadata_outputs(built),
         "reorder_batch_threshold": builder.reorder_batch_threshold,
         "cudagraph_support": int(builder.cudagraph_support.value),
         "use_cascade_attention": builder.use_cascade_attention(*_NO_CASCADE),
     }
 
 
-def _metadata_outputs(made: Any) -> Outputs:
+def _metadata_outputs(built: Any) -> Outputs:
     names = (*COUNTS, *TENSORS, "max_query_len", "max_seq_len")
-    outputs: Outputs = {name: getattr(made, name, MISSING) for name in names}
-    return outputs | mask_outputs(made.attn_bias)
+    outputs: Outputs = {name: getattr(built, name, MISSING) for name in names}
+    return outputs | mask_outputs(built.attn_bias)
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
@@ -225,23 +225,23 @@ def _outputs(_call: Call, result: Outputs) -> Outputs:
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Compare the order, the split and the lengths in the mask with the batch."""
     yield from order_violations(regions_of(call.facts.rows, 1), outputs["order"])
-    batch, made = call.facts.batch, batch_arrays(call.facts.batch, call.facts.pattern)
+    batch, arrays = call.facts.batch, batch_arrays(call.facts.batch, call.facts.pattern)
     split = split_of(batch)
-    behind = made.num_actual_tokens - split.tokens if made.num_reqs else 0
-    rows = made.num_reqs - split.rows
-    counts = (made.num_actual_tokens, behind, split.tokens, rows, split.rows)
+    behind = arrays.num_actual_tokens - split.tokens if arrays.num_reqs else 0
+    rows = arrays.num_reqs - split.rows
+    counts = (arrays.num_actual_tokens, behind, split.tokens, rows, split.rows)
     for name, count in zip(COUNTS, counts, strict=True):
         if outputs[name] != count:
             yield Violation(name, f"is not {count}")
     if "attn_bias" not in outputs:
         return
-    columns = made.block_table.shape[1]
+    columns = arrays.block_table.shape[1]
     room = columns * batch.block_size
     masked = bool(split.rows) and split.rows * room <= _INT32_MAX
     if (outputs["attn_bias"] is not None) != masked:
         yield Violation("attn_bias", "is missing" if masked else "masks rows that are not decodes")
     elif masked:
-        yield from mask_violations(made, split.rows, room, outputs)
+        yield from mask_violations(arrays, split.rows, room, outputs)
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
@@ -326,7 +326,7 @@ xformers_attention_metadata_builder = Operation(
         },
     ),
     call=ClassCall(
-        clocked=Clocked(_clocked, lambda _call, made: _metadata_outputs(made)),
+        clocked=Clocked(_clocked, lambda _call, built: _metadata_outputs(built)),
         prepare=_prepare,
         outputs=_outputs,
         use=_run,

@@ -50,13 +50,13 @@ def _of_xformers(kind: type) -> bool:
     return kind.__module__.split(".")[0] == PACKAGE
 
 
-def mask_violations(made: Any, rows: int, room: int, outputs: Outputs) -> Iterator[Violation]:
+def mask_violations(arrays: Any, rows: int, room: int, outputs: Outputs) -> Iterator[Violation]:
     """Check that the mask's tensors and lists agree with the batch."""
-    live = ~made.stale_blocks[:rows]
+    live = ~arrays.stale_blocks[:rows]
     expected = {
-        "q_seqinfo.seqstart": made.query_start_loc[: rows + 1].tolist(),
+        "q_seqinfo.seqstart": arrays.query_start_loc[: rows + 1].tolist(),
         "k_seqinfo.seqstart": [row * room for row in range(rows + 1)],
-        "k_seqinfo.seqlen": made.seq_lens[:rows].tolist(),
+        "k_seqinfo.seqlen": arrays.seq_lens[:rows].tolist(),
     }
     for name, values in expected.items():
         tensor, listed = outputs[f"attn_bias.{name}"], outputs[f"attn_bias.{name}_py"]
@@ -66,11 +66,11 @@ def mask_violations(made: Any, rows: int, room: int, outputs: Outputs) -> Iterat
             yield Violation(f"attn_bias.{name}_py", "does not agree with the batch")
         if tensor.dtype != torch.int32 or not tensor.is_contiguous():
             yield Violation(f"attn_bias.{name}", "is not dense int32, as the kernel reads it")
-    lengths = {"q_seqinfo": np.diff(made.query_start_loc), "k_seqinfo": made.seq_lens}
+    lengths = {"q_seqinfo": np.diff(arrays.query_start_loc), "k_seqinfo": arrays.seq_lens}
     for part, values in lengths.items():
         for name, value in (("max", values[:rows].max()), ("min", values[:rows].min())):
             if outputs[f"attn_bias.{part}.{name}_seqlen"] != value:
                 yield Violation(f"attn_bias.{part}.{name}_seqlen", f"is not {value}")
     table = outputs["attn_bias.block_tables"].cpu().numpy()
-    if table.shape != live.shape or (table[live] != made.block_table[:rows][live]).any():
+    if table.shape != live.shape or (table[live] != arrays.block_table[:rows][live]).any():
         yield Violation("attn_bias.block_tables", "has not the blocks of its rows")

@@ -55,18 +55,18 @@ def _wrong_rows(expected: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
 
 def _alternatives(call: Call) -> list[tuple[str, dict[str, Any]]]:
     constants = call["constants"]
-    found: list[tuple[str, dict[str, Any]]] = []
+    alternatives: list[tuple[str, dict[str, Any]]] = []
     if constants["sliding_window"]:
-        found.append((_WINDOW, {"sliding_window": None}))
+        alternatives.append((_WINDOW, {"sliding_window": None}))
     if constants["logits_soft_cap"]:
-        found.append((_SOFT_CAP, {"logits_soft_cap": None}))
-    if found:  # the same as one of those above, where the step has one of the two
+        alternatives.append((_SOFT_CAP, {"logits_soft_cap": None}))
+    if alternatives:  # the same as one of those above, where the step has one of the two
         both = {"sliding_window": None, "logits_soft_cap": None}
-        found.append((f"{_WINDOW} and {_SOFT_CAP}", both))
+        alternatives.append((f"{_WINDOW} and {_SOFT_CAP}", both))
     if constants["kv_cache_dtype"] != "auto":
-        one = torch.ones(1, device=call["step"][CACHE].device)
-        found.append((_SCALES, {"k_scale": one, "v_scale": one}))
-    return found
+        unit_scale = torch.ones(1, device=call["step"][CACHE].device)
+        alternatives.append((_SCALES, {"k_scale": unit_scale, "v_scale": unit_scale}))
+    return alternatives
 
 
 def _attended(call: Call, changes: dict[str, Any]) -> torch.Tensor:

@@ -15,7 +15,7 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.reference.interface import MetadataError
 
-_FAR = 1 << 20
+_BEYOND_CACHE = 1 << 20
 _OUTPUTS = ("output", "output_scale", "output_block_scale")
 """Arguments of `forward` that a profiling run checks."""
 
@@ -25,7 +25,7 @@ def _constant(field: str, value: Any, error: type[Exception] = MetadataError) ->
     return Fault("constants", lambda constants: constants | {field: value}, field, error)
 
 
-def _given(
+def _step(
     field: str,
     change: Callable[[dict[str, Any]], Any],
     error: type[Exception] = MetadataError,
@@ -114,46 +114,44 @@ _CONSTRUCTION = {
     "scale of another type": _constant("scale", "seven", TypeError),
 }
 _STEP = {
-    "no output": _given("output", lambda _: None),
-    "output of another type": _given("output", lambda _: [0.0], TypeError),
-    "fused quantisation": _given("output_scale", lambda _: torch.ones(1), NotImplementedError),
-    "fused quantisation by blocks": _given(
+    "no output": _step("output", lambda _: None),
+    "output of another type": _step("output", lambda _: [0.0], TypeError),
+    "fused quantisation": _step("output_scale", lambda _: torch.ones(1), NotImplementedError),
+    "fused quantisation by blocks": _step(
         "output_block_scale", lambda _: torch.ones(1), NotImplementedError
     ),
-    "output that is the query": _given(
+    "output that is the query": _step(
         "output",
         lambda step: step[QUERY],
         applies=lambda case: not case.params["profile"] and _has_tokens(case),
     ),
-    "output of other heads": _given(
+    "output of other heads": _step(
         "output",
         lambda step: step[QUERY].new_zeros(3, 1, 24),
         applies=lambda case: not case.params["profile"],
     ),
-    "cache that is flat": _given(CACHE, lambda step: step[CACHE][0]),
-    "cache with blocks before halves": _given(CACHE, lambda step: step[CACHE].transpose(0, 1)),
-    "cache of other heads": _given(CACHE, lambda step: step[CACHE][..., :-8]),
-    "cache of floats": _given(
+    "cache that is flat": _step(CACHE, lambda step: step[CACHE][0]),
+    "cache with blocks before halves": _step(CACHE, lambda step: step[CACHE].transpose(0, 1)),
+    "cache of other heads": _step(CACHE, lambda step: step[CACHE][..., :-8]),
+    "cache of floats": _step(
         CACHE,
         lambda step: (
             step[CACHE].new_zeros(1, dtype=torch.float32).expand(step[CACHE].shape).contiguous()
         ),
     ),
-    "cache of another type": _given(CACHE, lambda _: None, TypeError),
-    "cache on another device": _given(CACHE, lambda step: step[CACHE].to("meta")),
-    "query of other heads": _given(QUERY, lambda step: step[QUERY][:, :, :-8]),
-    "query of floats": _given(QUERY, lambda step: step[QUERY].float()),
-    "query that is flat": _given(QUERY, lambda step: step[QUERY].flatten(1)),
-    "key of another type": _given(KEY, lambda _: None, TypeError),
-    "key on another device": _given(KEY, lambda step: step[KEY].to("meta")),
-    "key of another dtype": _given(KEY, lambda step: _other_half(step[KEY])),
-    "value of other heads": _given(VALUE, lambda step: step[VALUE][:, :, 8:]),
-    "more tokens than keys": _given(KEY, lambda step: _fewer(step, KEY), applies=_has_tokens),
-    "more tokens than values": _given(VALUE, lambda step: _fewer(step, VALUE), applies=_has_tokens),
-    "more tokens than queries": _given(
-        QUERY, lambda step: _fewer(step, QUERY), applies=_has_tokens
-    ),
-    "metadata of another type": _given("attn_metadata", lambda _: "seven", TypeError),
+    "cache of another type": _step(CACHE, lambda _: None, TypeError),
+    "cache on another device": _step(CACHE, lambda step: step[CACHE].to("meta")),
+    "query of other heads": _step(QUERY, lambda step: step[QUERY][:, :, :-8]),
+    "query of floats": _step(QUERY, lambda step: step[QUERY].float()),
+    "query that is flat": _step(QUERY, lambda step: step[QUERY].flatten(1)),
+    "key of another type": _step(KEY, lambda _: None, TypeError),
+    "key on another device": _step(KEY, lambda step: step[KEY].to("meta")),
+    "key of another dtype": _step(KEY, lambda step: _other_half(step[KEY])),
+    "value of other heads": _step(VALUE, lambda step: step[VALUE][:, :, 8:]),
+    "more tokens than keys": _step(KEY, lambda step: _fewer(step, KEY), applies=_has_tokens),
+    "more tokens than values": _step(VALUE, lambda step: _fewer(step, VALUE), applies=_has_tokens),
+    "more tokens than queries": _step(QUERY, lambda step: _fewer(step, QUERY), applies=_has_tokens),
+    "metadata of another type": _step("attn_metadata", lambda _: "seven", TypeError),
     "scale of float64": Fault("step", _scale_of_float64, "_k_scale", applies=_is_fp8),
 }
 _BATCH = {
@@ -189,7 +187,7 @@ _BATCH = {
     ),
     "slots beyond the cache": _metadata(
         "slot_mapping",
-        lambda md: {"slot_mapping": md.slot_mapping + _FAR},
+        lambda md: {"slot_mapping": md.slot_mapping + _BEYOND_CACHE},
         _has_tokens,
         cpu_only=True,
     ),
@@ -201,7 +199,7 @@ _BATCH = {
     ),
     "blocks beyond the cache": _metadata(
         "block_table",
-        lambda md: {"block_table": md.block_table + _FAR},
+        lambda md: {"block_table": md.block_table + _BEYOND_CACHE},
         _has_sequences,
         cpu_only=True,
     ),

@@ -43,14 +43,14 @@ def step_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield from range_violations(attention, outputs["output"], window)
 
 
-def _constant_violations(given: dict[str, Any], outputs: Outputs) -> Iterator[Violation]:
+def _constant_violations(constants: dict[str, Any], outputs: Outputs) -> Iterator[Violation]:
     """Check the attributes that follow from the arguments of the class."""
-    window = given["sliding_window"]
+    window = constants["sliding_window"]
     expected = {
-        "num_queries_per_kv": given["num_heads"] // given["num_kv_heads"],
+        "num_queries_per_kv": constants["num_heads"] // constants["num_kv_heads"],
         "sliding_window": (-1, -1) if window is None else (window - 1, 0),
-        "logits_soft_cap": given["logits_soft_cap"] or 0,
-        "scale": given["scale"],
+        "logits_soft_cap": constants["logits_soft_cap"] or 0,
+        "scale": constants["scale"],
     }
     for name, value in expected.items():
         if outputs[name] != value:

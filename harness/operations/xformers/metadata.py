@@ -60,7 +60,7 @@ def fields_of(metadata: CommonAttentionMetadata, split: Split, attn_bias: Any) -
 class _ViewFacts(Facts):
     batch: Batch
     split: Split
-    given: dict[str, Any]
+    arguments: dict[str, Any]
     """All arguments by name."""
     pattern: int
 
@@ -116,27 +116,27 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch = batch_of(case)
     metadata, arena = lay_out(batch, pattern, device)
     split = split_of(batch, case.params["rows"])
-    given = fields_of(metadata, split, [_MASK])
-    items = list(given.items())
+    arguments = fields_of(metadata, split, [_MASK])
+    items = list(arguments.items())
     count = case.params["positional"]
     return Call(
         dict(items[:count]),
         dict(items[count:]),
         arena=arena,
-        facts=_ViewFacts(batch=batch, split=split, given=given, pattern=pattern),
+        facts=_ViewFacts(batch=batch, split=split, arguments=arguments, pattern=pattern),
     )
 
 
 def _run(offered: Any, call: Call) -> Outputs:
     """Make the metadata and read each of its views twice."""
-    given = call.facts.given
-    made = offered(*call.args.values(), **call.kwargs)
-    outputs: Outputs = {name: getattr(made, name, MISSING) for name in given}
-    outputs["attn_bias"] = "given" if made.attn_bias is given["attn_bias"] else made.attn_bias
+    arguments = call.facts.arguments
+    md = offered(*call.args.values(), **call.kwargs)
+    outputs: Outputs = {name: getattr(md, name, MISSING) for name in arguments}
+    outputs["attn_bias"] = "given" if md.attn_bias is arguments["attn_bias"] else md.attn_bias
     for prefix in (PREFILLS, DECODES):
-        view = getattr(made, prefix)
-        outputs |= view_outputs(view, prefix, given["attn_bias"])
-        outputs[f"{prefix} is kept"] = getattr(made, prefix) is view
+        view = getattr(md, prefix)
+        outputs |= view_outputs(view, prefix, arguments["attn_bias"])
+        outputs[f"{prefix} is kept"] = getattr(md, prefix) is view
     return outputs
 
 
@@ -144,15 +144,15 @@ def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
     """Return the construction of the metadata with one read of each view, as in an engine step."""
 
     def step() -> Any:
-        made = offered(*call.args.values(), **call.kwargs)
-        return made.prefill_metadata, made.decode_metadata
+        metadata = offered(*call.args.values(), **call.kwargs)
+        return metadata.prefill_metadata, metadata.decode_metadata
 
     return step
 
 
 def _clocked_outputs(call: Call, views: Any) -> Outputs:
     """Return the fields of both views."""
-    mask, (prefills, decodes) = call.facts.given["attn_bias"], views
+    mask, (prefills, decodes) = call.facts.arguments["attn_bias"], views
     return view_outputs(prefills, PREFILLS, mask) | view_outputs(decodes, DECODES, mask)
 
 
@@ -176,7 +176,7 @@ def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
         return "a view without counts of its own" if got == 0 else ""
     if not isinstance(got, torch.Tensor) or not isinstance(expected, torch.Tensor):
         return ""
-    whole = call.facts.given.get(name)
+    whole = call.facts.arguments.get(name)
     if name == "query_start_loc" and got.shape == expected.shape:
         shifts = set((got - expected).tolist())
         return "absolute offsets in a view" if len(shifts) == 1 else ""

@@ -62,19 +62,19 @@ def view_violations(
     batch: Batch, split: Split, outputs: Outputs, pattern: int = 0
 ) -> Iterator[Violation]:
     """Compare the two views with the numbers of the batch."""
-    made = batch_arrays(batch, pattern)
-    tokens = made.num_actual_tokens if made.num_reqs else 0
-    behind = (made.num_reqs - split.rows, tokens - split.tokens)
+    arrays = batch_arrays(batch, pattern)
+    tokens = arrays.num_actual_tokens if arrays.num_reqs else 0
+    behind = (arrays.num_reqs - split.rows, tokens - split.tokens)
     yield from _presence(outputs, PREFILLS, behind[0] > 0)
     yield from _presence(outputs, DECODES, split.tokens > 0)
     if outputs[DECODES] is not None:
         rows, end = slice(0, split.rows), slice(0, split.tokens)
         counts = dict(zip(COUNTS, (split.tokens, 0, split.tokens, 0, split.rows), strict=True))
-        yield from _view(made, rows, end, counts, outputs, DECODES)
+        yield from _view(arrays, rows, end, counts, outputs, DECODES)
     if outputs[PREFILLS] is not None:
         rows, rest = slice(split.rows, None), slice(split.tokens, tokens)
         counts = dict(zip(COUNTS, (behind[1], behind[1], 0, behind[0], 0), strict=True))
-        yield from _view(made, rows, rest, counts, outputs, PREFILLS)
+        yield from _view(arrays, rows, rest, counts, outputs, PREFILLS)
     for name, mask in ((DECODES, "given"), (PREFILLS, None)):
         if outputs[name] is not None and outputs[f"{name}.attn_bias"] != mask:
             text = "has not the mask that was given" if mask else "has a mask"
@@ -100,7 +100,7 @@ def _presence(outputs: Outputs, name: str, expected: bool) -> Iterator[Violation
 
 
 def _view(
-    made: Any,
+    arrays: Any,
     rows: slice,
     tokens: slice,
     counts: dict[str, int],
@@ -108,7 +108,7 @@ def _view(
     prefix: str,
 ) -> Iterator[Violation]:
     """Check the view's counts, its rebased rows and tokens, and its bounds."""
-    query_lens = made.query_start_loc[1:] - made.query_start_loc[:-1]
+    query_lens = arrays.query_start_loc[1:] - arrays.query_start_loc[:-1]
     view = {name: outputs[f"{prefix}.{name}"] for name in TENSORS}
     for name, count in counts.items():
         got = outputs[f"{prefix}.{name}"]
@@ -119,23 +119,23 @@ def _view(
         yield Violation(f"{prefix}.query_start_loc", "is not rebased to 0")
     elif [b - a for a, b in pairwise(offsets)] != query_lens[rows].tolist():
         yield Violation(f"{prefix}.query_start_loc", "has not the queries of its rows")
-    if view["seq_lens"].tolist() != made.seq_lens[rows].tolist():
+    if view["seq_lens"].tolist() != arrays.seq_lens[rows].tolist():
         yield Violation(f"{prefix}.seq_lens", "has not the lengths of its rows")
-    live = ~made.stale_blocks[rows]
+    live = ~arrays.stale_blocks[rows]
     table = view["block_table"].cpu().numpy()
-    if table.shape != live.shape or (table[live] != made.block_table[rows][live]).any():
+    if table.shape != live.shape or (table[live] != arrays.block_table[rows][live]).any():
         yield Violation(f"{prefix}.block_table", "has not the blocks of its rows")
-    if view["slot_mapping"].tolist() != made.slot_mapping[tokens].tolist():
+    if view["slot_mapping"].tolist() != arrays.slot_mapping[tokens].tolist():
         yield Violation(f"{prefix}.slot_mapping", "has not exactly the slots of its tokens")
-    yield from _bounds(made, rows, query_lens, outputs[f"{prefix}.bounds"].values, prefix)
+    yield from _bounds(arrays, rows, query_lens, outputs[f"{prefix}.bounds"].values, prefix)
 
 
 def _bounds(
-    made: Any, rows: slice, query_lens: Any, bounds: dict[str, Any], prefix: str
+    arrays: Any, rows: slice, query_lens: Any, bounds: dict[str, Any], prefix: str
 ) -> Iterator[Violation]:
-    lengths = {"max_query_len": query_lens[rows], "max_seq_len": made.seq_lens[rows]}
+    lengths = {"max_query_len": query_lens[rows], "max_seq_len": arrays.seq_lens[rows]}
     for name, values in lengths.items():
-        bound, longest, most = bounds[name], int(values.max(initial=0)), getattr(made, name)
+        bound, longest, most = bounds[name], int(values.max(initial=0)), getattr(arrays, name)
         if type(bound) is not int:
             yield Violation(f"{prefix}.bounds", f"has a {name} that is no Python int")
         elif bound < longest:
