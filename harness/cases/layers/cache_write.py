@@ -62,7 +62,7 @@ class CacheWrite:
         if params["apart"] and not params["far"]:
             self._other = PagedCache(SECOND_CACHE, *shape, name, (layout + 1) % len(LAYOUTS), gap)
         rows = (len(self.slots) + params["spare_rows"], heads, head_size)
-        self.given = np.stack([self._content(params, rows, half) for half in (0, 1)])
+        self.source = np.stack([self._content(params, rows, half) for half in (0, 1)])
         self.before = self._before(pattern)
         self._far = far_memory.far_cache(self._cache, device) if params["far"] else None
         self.arena = Arena(self._pieces(params), STALE_PATTERNS[pattern] & 0x7F, device)
@@ -153,8 +153,8 @@ class CacheWrite:
         words = (np.int16, np.uint8)[: 1 + self.quantised] if shift else ()
         pieces = [
             *(Piece(f"beside {word}", np.zeros(shift, word), False, (1,)) for word in words),
-            _rows(KEY, self.given[0], params["rows"]),
-            _rows(VALUE, self.given[1], params["rows"] + params["apart"]),
+            _rows(KEY, self.source[0], params["rows"]),
+            _rows(VALUE, self.source[1], params["rows"] + params["apart"]),
             Piece(SLOTS, slots, False, (2 if params["strided"] else 1,)),
             Piece(SCALES, np.array(scales, np.float32).view(np.int32), False, (3,)),
         ]

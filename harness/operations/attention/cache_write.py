@@ -58,7 +58,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         size = write.before[half].shape[2:]
         now = outputs[name].cpu().numpy().reshape(-1, *size)
         before = write.before[half].reshape(-1, *size)
-        source = write.given[half][live]
+        source = write.source[half][live]
         if write.quantised:
             wrong = ~_is_nearest(now[slots], source, write, half)
         else:
@@ -78,7 +78,7 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     expected = expected_tokens_uncached(write.batch)
     tokens = np.flatnonzero(write.slots[: len(expected.requests)] >= 0)
     for half, name in enumerate(HALVES):
-        cached, source = read_back(expected, outputs[name], tokens), write.given[half][tokens]
+        cached, source = read_back(expected, outputs[name], tokens), write.source[half][tokens]
         same = _is_nearest(cached, source, write, half) if write.quantised else cached == source
         yield from read_back_violations(expected, same, tokens, name)
 

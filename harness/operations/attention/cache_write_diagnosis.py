@@ -56,7 +56,7 @@ class _Written:
 
     def stored(self, half: int, scales: tuple[float, float] | None = None) -> np.ndarray:
         """Return all tokens' keys or values as the cache must hold them, one row a token."""
-        source = self.write.given[half]
+        source = self.write.source[half]
         if self.write.quantised:
             scale = (scales or self.write.scales)[half]
             floats = torch.from_numpy(np.ascontiguousarray(source)).view(self.write.dtype).float()
