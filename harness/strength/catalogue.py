@@ -27,7 +27,7 @@ def find(name: str) -> list[Mutation]:
 
 def __getattr__(name: str) -> Mutation:
     """Return the mutation whose name this is, with underscores: a worker imports its candidate."""
-    found = [] if name.startswith("__") else find(name.replace("_", " "))
-    if len(found) != 1:
+    named = [] if name.startswith("__") else find(name.replace("_", " "))
+    if len(named) != 1:
         raise AttributeError(name)
-    return found[0]
+    return named[0]

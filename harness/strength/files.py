@@ -65,27 +65,27 @@ def read_strength(paths: Sequence[Path]) -> tuple[Strength, list[str]]:
     Also return a sentence on each file of a usual place that cannot be read. Raise UsageError for
     a file that was named.
     """
-    found, faults = Strength(), []
+    strength, faults = Strength(), []
     for path in paths or [path for path in (MUTANTS, RECALL) if path.is_file()]:
         try:
-            found = _with(found, path)
+            strength = _with(strength, path)
         except UsageError as error:
             if paths:
                 raise
             faults.append(f"strength of the checks: {error}")
-    return found, faults
+    return strength, faults
 
 
-def _with(found: Strength, path: Path) -> Strength:
+def _with(strength: Strength, path: Path) -> Strength:
     try:
         tree: Any = read_json(path)
         schema = tree.get("schema") if isinstance(tree, dict) else None
         if schema == _SCHEMAS[0]:
-            made = _mutants(msgspec.convert(tree, _Mutants), path)
-            return msgspec.structs.replace(found, mutants=made)
+            mutants = _mutants(msgspec.convert(tree, _Mutants), path)
+            return msgspec.structs.replace(strength, mutants=mutants)
         if schema == _SCHEMAS[1]:
             recall = _recall(msgspec.convert(tree, _Strength), path)
-            return msgspec.structs.replace(found, recall=recall)
+            return msgspec.structs.replace(strength, recall=recall)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (DamagedError, msgspec.ValidationError) as error:
@@ -153,16 +153,16 @@ def _recall(file: _Strength, path: Path) -> Recall:
 
 
 def _bug(runs: list[_Run]) -> KnownBug:
-    found = [run for run in runs if run.findings]
-    smallest = min(found, key=lambda run: (run.tokens, run.requests), default=None)
+    finding_runs = [run for run in runs if run.findings]
+    smallest = min(finding_runs, key=lambda run: (run.tokens, run.requests), default=None)
     return KnownBug(
         thread=runs[0].thread,
         operation=runs[0].operation,
         mistake=runs[0].mistake,
         shown_by=runs[0].shown_by,
         runs=len(runs),
-        found=len(found),
-        oracles=tuple(sorted({run.oracle for run in found})),
+        found=len(finding_runs),
+        oracles=tuple(sorted({run.oracle for run in finding_runs})),
         requests=smallest.requests if smallest else 0,
         tokens=smallest.tokens if smallest else 0,
         seconds=max(run.seconds for run in runs),

@@ -29,34 +29,34 @@ def in_processes(
     running: dict[Connection, tuple[tuple[Any, ...], ForkProcess]] = {}
     try:
         while True:
-            for given in islice(waiting, jobs - len(running)):
+            for call in islice(waiting, jobs - len(running)):
                 receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_send, args=(sender, function, given))
+                process = context.Process(target=_send, args=(sender, function, call))
                 process.start()
                 sender.close()
-                running[receiver] = given, process
+                running[receiver] = call, process
             if not running:
                 return
             for ready in wait(list(running)):
                 assert isinstance(ready, Connection)
-                given, process = running.pop(ready)
+                call, process = running.pop(ready)
                 try:
                     result = ready.recv()
                 except EOFError:
                     result = None
                 ready.close()
                 process.join()
-                yield given, result
+                yield call, result
     finally:
         gc.unfreeze()
         for _, process in running.values():
             process.terminate()
 
 
-def _send(sender: Connection, function: Callable[..., Any], given: tuple[Any, ...]) -> None:
+def _send(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """Call the function and send its result.
 
     The parent alone answers Ctrl-C: it ends its forks.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sender.send(function(*given))
+    sender.send(function(*arguments))

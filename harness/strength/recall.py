@@ -74,9 +74,9 @@ def look(
             for seed in seeds
             for number, side in sides
         ]
-        for given, sighting in in_processes(_verify, each, jobs):
+        for call, sighting in in_processes(_verify, each, jobs):
             if sighting is None:
-                raise InfrastructureError(f"pair {given[0]} ({given[1]}): its process has ended")
+                raise InfrastructureError(f"pair {call[0]} ({call[1]}): its process has ended")
             yield sighting
 
 
@@ -97,8 +97,8 @@ def _verify(
         seed=settings.seed,
         cases=outcome.result.cases,
         seconds=round(time.monotonic() - started, 1),
-        findings=[f"{found.oracle}: {found.message}" for found in outcome.findings],
-        advice=[f"{found.oracle}: {found.message}" for found in outcome.advice]
+        findings=[f"{finding.oracle}: {finding.message}" for finding in outcome.findings],
+        advice=[f"{finding.oracle}: {finding.message}" for finding in outcome.advice]
         + [outcome.result.reason] * unverified,
         oracle=first.oracle if first else "",
         requests=first.requests if first else 0,

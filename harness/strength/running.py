@@ -54,14 +54,14 @@ class Result(NamedTuple):
             surplus = objecting - expected if side == "both" else set()
             texts += [f"{where}: {name} does not object" for name in sorted(missing)]
             texts += [f"{where}: {name} objects too" for name in sorted(surplus)]
-        judged = any(found.kind in ENGINE for found in self.findings)
+        judged = any(f.kind in ENGINE for f in self.findings)
         if self.findings and judged == bool(self.mutation.strict):
             texts.append(f"{'found' if judged else 'not found'} under the engine contract")
-        for found in self.findings:
-            if found.is_named and not found.diagnosis.startswith(self.mutation.diagnoses):
-                texts.append(f"another diagnosis: {found.message}")
+        for finding in self.findings:
+            if finding.is_named and not finding.diagnosis.startswith(self.mutation.diagnoses):
+                texts.append(f"another diagnosis: {finding.message}")
             for name in ("requests", "tokens", "steps"):
-                size, most = getattr(found, name), getattr(self.mutation, name)
+                size, most = getattr(finding, name), getattr(self.mutation, name)
                 if size > most:
                     texts.append(f"{size} {name} in the shrunk case, expected at most {most}")
         return texts

@@ -79,8 +79,8 @@ def draw(operation: Operation, candidate: Candidate, examples: int, run_seed: in
     cases = [*explicit, *small, *drawn]
     if interpreted:
         many = ids_of_large(operation)
-        cases = [one for one in cases if one.id not in many]
-        cases = [one for one in cases if one.fault or is_interpreted_soon(operation, one)]
+        cases = [case for case in cases if case.id not in many]
+        cases = [case for case in cases if case.fault or is_interpreted_soon(operation, case)]
     return list({case.id: case for case in cases}.values())
 
 
@@ -152,7 +152,7 @@ def prepare(
         cases = list({case.id: case for case in map(worker.in_interface, cases)}.values())
         further = list(map(worker.in_interface, further))
         known = {case.id for case in cases}
-        for case in [*cases, *(one for one in further if one.id not in known)]:
+        for case in [*cases, *(extra for extra in further if extra.id not in known)]:
             started = time.monotonic()
             reach.take()
             try:
@@ -160,14 +160,14 @@ def prepare(
             except InvalidCaseError:  # `verify` leaves it out too
                 continue
             accepted += not case.fault and not verdict.failures
-            if not any(one.kind in candidate.judged for one in verdict.failures):
+            if not any(failure.kind in candidate.judged for failure in verdict.failures):
                 seconds[case.id], places[case.id] = time.monotonic() - started, reach.take()
     finally:
         worker.stop()
-    passing = _most_different_first([one for one in cases if one.id in places], places, seconds)
+    passing = _most_different_first([case for case in cases if case.id in places], places, seconds)
     return Prepared(
-        [encode(one) for one in passing],
-        [encode(one) for one in further if one.id in places and one.id not in known],
+        [encode(case) for case in passing],
+        [encode(case) for case in further if case.id in places and case.id not in known],
         places,
         len(cases) - len(passing),
         sum(seconds.values()) / max(1, len(seconds)),
@@ -184,7 +184,7 @@ def _most_different_first(
     """
     turns: dict[tuple[object, ...], int] = {}
     ranks: dict[str, tuple[int, float]] = {}
-    for case in sorted(cases, key=lambda one: seconds[one.id]):
+    for case in sorted(cases, key=lambda case: seconds[case.id]):
         # Altered values are one kind, as their numbers say nothing.
         kinds: list[tuple[object, ...]] = [
             (places[case.id].tobytes(), case.fault.rstrip("0123456789")),
@@ -192,7 +192,7 @@ def _most_different_first(
         ]
         ranks[case.id] = min(turns.get(kind, 0) for kind in kinds), seconds[case.id]
         turns |= {kind: turns.get(kind, 0) + 1 for kind in kinds}
-    return sorted(cases, key=lambda one: ranks[one.id])
+    return sorted(cases, key=lambda case: ranks[case.id])
 
 
 class _TimeIsOver(BaseException):
@@ -223,12 +223,12 @@ def judge(
         planting.plant(mutant)
     except planting.NotPlantedError as error:
         return msgspec.structs.replace(result, fate="not planted", reason=str(error))
-    rounds = [one for one in rounds if one.cases or one.deep]
-    for number, one in enumerate(rounds):
+    rounds = [r for r in rounds if r.cases or r.deep]
+    for number, round_ in enumerate(rounds):
         now = time.monotonic()
         until = now + (started + budget_s - now) / (len(rounds) - number)
-        made = Result(mutant, one.operation, "survived")
-        result = _judged(made, module, candidate, one, until)
+        survivor = Result(mutant, round_.operation, "survived")
+        result = _judged(survivor, module, candidate, round_, until)
         cases += result.cases
         if result.fate != "survived":
             break
@@ -236,28 +236,28 @@ def judge(
     return msgspec.structs.replace(result, cases=cases, seconds=seconds)
 
 
-def _judged(made: Result, module: Any, candidate: Candidate, given: Round, until: float) -> Result:
+def _judged(base: Result, module: Any, candidate: Candidate, round_: Round, until: float) -> Result:
     """Judge the cases of one operation in a process with the mutant, up to a time.
 
     A mutant that survives them stays a survivor; its reason says what the cases `deep` show.
     """
-    changed = partial(msgspec.structs.replace, made)
-    count, cases = 0, given.cases
-    share = 1 if made.mutant.operator == "default" else _REPEATED_SHARE
+    changed = partial(msgspec.structs.replace, base)
+    count, cases = 0, round_.cases
+    share = 1 if base.mutant.operator == "default" else _REPEATED_SHARE
     try:
-        worker = _worker(ALL[given.operation], module, candidate)
+        worker = _worker(ALL[round_.operation], module, candidate)
     except InfrastructureError as error:
         return changed(fate="killed", oracle="process", reason=str(error))
     try:
-        for count, case in enumerate([*cases, *given.deep], 1):
+        for count, case in enumerate([*cases, *round_.deep], 1):
             if count > _FEWEST and time.monotonic() > until:
                 return changed(cases=count - 1, reason="the time of a mutant is over")
             with _time_limit(candidate):
                 verdict: Verdict = worker.judge(case, repeated=count % share == 0)
-            failures = [one for one in verdict.failures if one.kind in candidate.judged]
+            failures = [failure for failure in verdict.failures if failure.kind in candidate.judged]
             if failures and count > len(cases):
-                found = f"{failures[0].oracle} finds it in further case {count - len(cases)}"
-                return changed(cases=len(cases), reason=found)
+                text = f"{failures[0].oracle} finds it in further case {count - len(cases)}"
+                return changed(cases=len(cases), reason=text)
             if failures:
                 hangs = failures[0].oracle == "process" and "hang" in failures[0].diagnosis
                 fate = "timed out" if hangs else "killed"
@@ -274,7 +274,7 @@ def _judged(made: Result, module: Any, candidate: Candidate, given: Round, until
         return changed(fate="killed", oracle="harness", cases=count, reason=str(error))
     finally:
         worker.stop()
-    reason = f"no finding in {len(given.deep)} further cases" if given.deep else ""
+    reason = f"no finding in {len(round_.deep)} further cases" if round_.deep else ""
     return changed(cases=len(cases), reason=reason)
 
 
@@ -306,9 +306,9 @@ def _failures_of_further_calls(worker: Worker, cases: list[Case]) -> list[Failur
     wrong: list[Case] = []
     for case in good[:: len(good) // _FURTHER + 1]:
         with _time_limit(worker.candidate):
-            found = failures_of_further_calls(worker, case, wrong)
-        found = found or tuple(one for case in wrong for one in worker.judge(case).failures)
-        failures = [one for one in found if one.kind in worker.candidate.judged]
+            observed = failures_of_further_calls(worker, case, wrong)
+        observed = observed or tuple(f for case in wrong for f in worker.judge(case).failures)
+        failures = [failure for failure in observed if failure.kind in worker.candidate.judged]
         if failures:
             return failures
     return []

@@ -64,17 +64,17 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def functions(tree: ast.Module) -> dict[str, Function]:
     """Return functions and methods of a module by name; inner ones belong to the outermost."""
-    found: dict[str, Function] = {}
+    by_name: dict[str, Function] = {}
     waiting: list[tuple[str, ast.AST]] = [("", child) for child in tree.body]
     while waiting:
         prefix, node = waiting.pop()
         if isinstance(node, Function):
-            found[prefix + node.name] = node
+            by_name[prefix + node.name] = node
         elif isinstance(node, ast.ClassDef):
             waiting += [(f"{prefix}{node.name}.", child) for child in node.body]
         elif isinstance(node, ast.If | ast.Try | ast.With):
             waiting += [(prefix, child) for child in ast.iter_child_nodes(node)]
-    return found
+    return by_name
 
 
 def has_run(function: Function, ran: Container[int]) -> bool:
@@ -155,7 +155,7 @@ def _changes(
 
 def _code_nodes(function: Function) -> Iterator[tuple[ast.AST, Function, _Lines]]:
     waiting: list[tuple[ast.AST, Function, _Lines]] = []
-    waiting += [(one, function, (0, 0)) for one in reversed(function.body)]
+    waiting += [(statement, function, (0, 0)) for statement in reversed(function.body)]
     while waiting:
         node, owner, lines = waiting.pop()
         docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -175,7 +175,7 @@ def _code_nodes(function: Function) -> Iterator[tuple[ast.AST, Function, _Lines]
             inside = [node.func]
         elif not isinstance(node, ast.JoinedStr):
             inside = list(ast.iter_child_nodes(node))
-        waiting += [(one, owner, lines) for one in reversed(inside)]
+        waiting += [(child, owner, lines) for child in reversed(inside)]
 
 
 def _lines(statement: ast.stmt) -> _Lines:
@@ -223,7 +223,7 @@ def _is_first_stride(node: ast.AST) -> TypeGuard[ast.Call]:
     """True for `x.stride(0)`."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
-    arguments = [one.value for one in node.args if isinstance(one, ast.Constant)]
+    arguments = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
     return node.func.attr == "stride" and arguments == [0]
 
 
@@ -259,11 +259,11 @@ def _other_call(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _other_slice(node: ast.Slice) -> Iterator[tuple[str, ast.AST]]:
-    one = ast.Constant(1)
+    unit = ast.Constant(1)
     if node.lower is not None:
-        yield "slice", ast.Slice(ast.BinOp(node.lower, ast.Add(), one), node.upper, node.step)
+        yield "slice", ast.Slice(ast.BinOp(node.lower, ast.Add(), unit), node.upper, node.step)
     if node.upper is not None:
-        yield "slice", ast.Slice(node.lower, ast.BinOp(node.upper, ast.Sub(), one), node.step)
+        yield "slice", ast.Slice(node.lower, ast.BinOp(node.upper, ast.Sub(), unit), node.step)
 
 
 def _other_test(node: ast.If | ast.While | ast.IfExp) -> Iterator[tuple[str, ast.AST]]:

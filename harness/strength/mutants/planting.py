@@ -47,20 +47,20 @@ def find_functions(package: Any, files: Collection[str]) -> None:
         if Path(file) != root:
             parts = Path(file).relative_to(root).with_suffix("").parts
             importlib.import_module(".".join([package.__name__, *parts]).removesuffix(".__init__"))
-    found: dict[str, list[FunctionType]] = {file: [] for file in files}
+    by_file: dict[str, list[FunctionType]] = {file: [] for file in files}
     # `type` asks no object for its class: torch warns when a deprecated one is asked.
-    for function in (one for one in gc.get_objects() if type(one) is FunctionType):
-        if function.__code__.co_filename in found:
-            found[function.__code__.co_filename].append(function)
-    _functions.update(found)
+    for function in (f for f in gc.get_objects() if type(f) is FunctionType):
+        if function.__code__.co_filename in by_file:
+            by_file[function.__code__.co_filename].append(function)
+    _functions.update(by_file)
 
 
 def changed_lines(mutant: Mutant) -> str:
     """Return the lines of the function that the mutant changes, "- " old and "+ " new ones."""
     tree = _tree(mutant.file)
     before, after = (
-        ast.unparse(functions(one)[mutant.function]).splitlines()
-        for one in (tree, mutated(tree, mutant.function, mutant.index))
+        ast.unparse(functions(module)[mutant.function]).splitlines()
+        for module in (tree, mutated(tree, mutant.function, mutant.index))
     )
     lines = list(difflib.unified_diff(before, after, lineterm="", n=0))[2:]
     return "".join(f"{line[0]} {line[1:].strip()}\n" for line in lines if line[0] in "-+")
@@ -75,10 +75,10 @@ def plant(mutant: Mutant) -> None:
     old = _code_of(compile(tree, mutant.file, "exec"), mutant.function)
     try:
         changed = mutated(tree, mutant.function, mutant.index)
-        made = compile(changed, mutant.file, "exec")
+        module_code = compile(changed, mutant.file, "exec")
     except (SyntaxError, ValueError, IndexError) as error:
         raise NotPlantedError(str(error)) from None
-    new = _by_place(_code_of(made, mutant.function))
+    new = _by_place(_code_of(module_code, mutant.function))
     outer, planted = _place(old), 0
     places = set(_by_place(old)) & set(new)
     for function in _functions.get(mutant.file, []):
@@ -99,7 +99,7 @@ def plant(mutant: Mutant) -> None:
 def _change_source(mutant: Mutant, function: Function) -> None:
     """Let `inspect` return the mutant's source: Triton's interpreter runs a kernel's source."""
     lines = linecache.getlines(mutant.file)
-    first = min([function.lineno, *(one.lineno for one in function.decorator_list)]) - 1
+    first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)]) - 1
     room = (function.end_lineno or 0) - first
     indent = " " * function.col_offset
     unparsed = ast.unparse(function).splitlines()
@@ -114,11 +114,11 @@ def _change_defaults(function: FunctionType, mutant: Mutant) -> None:
     """Give the function the mutant's defaults, which are no part of its code."""
     tree = mutated(_tree(mutant.file), mutant.function, mutant.index)
     arguments = functions(tree)[mutant.function].args
-    values = [_literal(one) for one in arguments.defaults]
+    values = [_literal(node) for node in arguments.defaults]
     if function.__defaults__ and len(values) == len(function.__defaults__):
         pairs = zip(values, function.__defaults__, strict=True)
         function.__defaults__ = tuple(old if new is _UNKNOWN else new for new, old in pairs)
-    names = [one.arg for one in arguments.kwonlyargs]
+    names = [argument.arg for argument in arguments.kwonlyargs]
     for name, default in zip(names, arguments.kw_defaults, strict=True):
         value = _literal(default)
         if function.__kwdefaults__ and name in function.__kwdefaults__ and value is not _UNKNOWN:
@@ -140,7 +140,7 @@ def _code_of(module: CodeType, name: str) -> CodeType:
     """Return the code of a function or method in the code of its module."""
     code = module
     for part in name.split("."):
-        named = [one for one in _constants(code) if one.co_name == part]
+        named = [constant for constant in _constants(code) if constant.co_name == part]
         if not named:
             raise NotPlantedError(f"no code of {name}")
         code = named[-1]
@@ -148,7 +148,7 @@ def _code_of(module: CodeType, name: str) -> CodeType:
 
 
 def _constants(code: CodeType) -> Iterator[CodeType]:
-    return (one for one in code.co_consts if isinstance(one, CodeType))
+    return (constant for constant in code.co_consts if isinstance(constant, CodeType))
 
 
 _Place = tuple[str, str, int]
@@ -161,11 +161,11 @@ def _place(code: CodeType) -> _Place:
 
 def _by_place(code: CodeType) -> dict[_Place, CodeType]:
     """Return a code object and all inside it, without those that share their place."""
-    found = [code]
-    for one in found:
-        found += _constants(one)
-    count = Counter(_place(one) for one in found)
-    return {_place(one): one for one in found if count[_place(one)] == 1}
+    codes = [code]
+    for inner in codes:
+        codes += _constants(inner)
+    count = Counter(_place(part) for part in codes)
+    return {_place(part): part for part in codes if count[_place(part)] == 1}
 
 
 def root_of(module: Any) -> Path:

@@ -35,10 +35,10 @@ class Queue:
         self._module = module
         self._candidate = candidate
         self._reach = reach
-        self._places = {name: made.places for name, made in prepared.items()}
-        self._cases = {name: [*map(decode, made.cases)] for name, made in prepared.items()}
-        self._deep = {name: [*map(decode, made.deep)] for name, made in prepared.items()}
-        self._case_s = {name: made.case_s for name, made in prepared.items()}
+        self._places = {name: entry.places for name, entry in prepared.items()}
+        self._cases = {name: [*map(decode, entry.cases)] for name, entry in prepared.items()}
+        self._deep = {name: [*map(decode, entry.deep)] for name, entry in prepared.items()}
+        self._case_s = {name: entry.case_s for name, entry in prepared.items()}
         self._stems: dict[str, str] = {}
         """Name of the file of each operation's function, without its suffix."""
         self._killers: dict[str, list[str]] = defaultdict(list)
@@ -46,7 +46,7 @@ class Queue:
 
     def planned(self) -> list[Planned]:
         """Return the mutants of all functions that run."""
-        found: dict[str, Planned] = {}
+        by_id: dict[str, Planned] = {}
         for name, places in self._places.items():
             every = np.unique(np.concatenate([*places.values(), np.empty(0, np.int64)]))
             lines = self._reach.by_file(every)
@@ -54,8 +54,8 @@ class Queue:
                 if function.partition(".")[0] == name:
                     self._stems[name] = Path(file).stem
                 for mutant in mutants(file, function, tree, lines[file]):
-                    found.setdefault(mutant.id, (mutant, []))[1].append(name)
-        planned = [one for one in found.values() if not not_judged(one[0])]
+                    by_id.setdefault(mutant.id, (mutant, []))[1].append(name)
+        planned = [plan for plan in by_id.values() if not not_judged(plan[0])]
         find_functions(self._module, {mutant.file for mutant, _ in planned})
         return planned
 
@@ -66,13 +66,13 @@ class Queue:
             rounds.sort(key=partial(self._rank, Path(mutant.file).stem))
             yield mutant, self._module, self._candidate, budget_s, rounds[:_MOST_OPERATIONS]
 
-    def _rank(self, stem: str, one: Round) -> tuple[bool, bool, float]:
+    def _rank(self, stem: str, r: Round) -> tuple[bool, bool, float]:
         """Return what to sort by: operations of the same file, then those with malformed cases.
 
         Among them come those with the fastest cases.
         """
-        malformed = any(case.fault for case in one.cases)
-        return self._stems.get(one.operation) != stem, not malformed, self._case_s[one.operation]
+        malformed = any(case.fault for case in r.cases)
+        return self._stems.get(r.operation) != stem, not malformed, self._case_s[r.operation]
 
     def _round(self, mutant: Mutant, name: str) -> Round:
         """Return the cases of an operation that run the changed statement.
@@ -87,7 +87,7 @@ class Queue:
             if self._reach.has_run(run, mutant.file, mutant.lines)
         }
         by_id = {case.id: case for case in self._cases[name] if case.id in ids}
-        first: list[Case] = [by_id.pop(one) for one in self._killers[name] if one in by_id]
+        first: list[Case] = [by_id.pop(killer) for killer in self._killers[name] if killer in by_id]
         good = [case for case in by_id.values() if not case.fault]
         malformed = [case for case in by_id.values() if case.fault]
         malformed.sort(key=lambda case: len(places[case.id]))

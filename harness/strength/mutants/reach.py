@@ -69,12 +69,12 @@ class Reach:
 
     def by_file(self, places: Places) -> dict[str, set[int]]:
         """Return the lines that have these numbers, by file."""
-        found: dict[str, set[int]] = {}
+        lines_by_file: dict[str, set[int]] = {}
         files, starts = list(self._first), list(self._first.values())
         for place in places.tolist():
             number = bisect.bisect_right(starts, place) - 1
-            found.setdefault(files[number], set()).add(place - starts[number])
-        return found
+            lines_by_file.setdefault(files[number], set()).add(place - starts[number])
+        return lines_by_file
 
     def _trace(self, frame: FrameType, _event: str, _argument: object) -> Any:
         first, ran = self._first.get(frame.f_code.co_filename), self._ran
@@ -99,12 +99,12 @@ class _RecordedCall:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._call, name)
 
-    def run(self, *given: Any) -> Any:
+    def run(self, *arguments: Any) -> Any:
         """Call the function."""
         with self._reach.recording():
-            return self._call.run(*given)
+            return self._call.run(*arguments)
 
-    def outputs(self, *given: Any) -> Any:
+    def outputs(self, *arguments: Any) -> Any:
         """Return the output fields of a result, whose properties may be code of the candidate."""
         with self._reach.recording():
-            return self._call.outputs(*given)
+            return self._call.outputs(*arguments)

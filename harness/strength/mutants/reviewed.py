@@ -53,7 +53,7 @@ def _reasons() -> dict[_Key, tuple[str, bool]]:
     """Return reason and `judged` of each change."""
     entries = tomllib.loads(_FILE.read_text(encoding="utf-8")).get("equivalent", [])
     return {
-        (one["function"], one["line"], before, after): (one["reason"], one.get("judged", False))
-        for one in entries
-        for before, after in one["changes"]
+        (row["function"], row["line"], before, after): (row["reason"], row.get("judged", False))
+        for row in entries
+        for before, after in row["changes"]
     }

@@ -50,10 +50,10 @@ def padding_in_the_callers_buffer(metadata: Any) -> Any:
 
     class CommonAttentionMetadata(metadata):
         def padded(self, num_tokens: int, num_reqs: int) -> Any:
-            made = super().padded(num_tokens, num_reqs)
+            padded = super().padded(num_tokens, num_reqs)
             buffer = self.slot_mapping[:num_tokens]
-            if num_tokens > self.num_actual_tokens and torch.equal(buffer, made.slot_mapping):
-                made.slot_mapping = buffer
-            return made
+            if num_tokens > self.num_actual_tokens and torch.equal(buffer, padded.slot_mapping):
+                padded.slot_mapping = buffer
+            return padded
 
     return CommonAttentionMetadata

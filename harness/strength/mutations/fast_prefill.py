@@ -26,14 +26,14 @@ _LOGITS = tuple(name for name, *_ in KV_SHARING_FAST_PREFILL_METADATA_FIELDS)
 )
 def unwaited_copy(make: Any, common_attn_metadata: Any) -> Any:
     """Offsets are copied to the host without a wait and read at once."""
-    made = make(common_attn_metadata)
-    if made is common_attn_metadata:
-        return made
+    reduced = make(common_attn_metadata)
+    if reduced is common_attn_metadata:
+        return reduced
     # Right on the CPU, and on a GPU as long as something else waits.
-    starts = made.query_start_loc.to("cpu", non_blocking=True)
+    starts = reduced.query_start_loc.to("cpu", non_blocking=True)
     return replace(
-        made,
-        query_start_loc_cpu=starts.to(made.query_start_loc_cpu.dtype),
+        reduced,
+        query_start_loc_cpu=starts.to(reduced.query_start_loc_cpu.dtype),
         num_actual_tokens=int(starts[-1]),
         max_query_len=max(starts.diff().tolist(), default=0),
     )
@@ -49,20 +49,20 @@ def unwaited_copy(make: Any, common_attn_metadata: Any) -> Any:
 )
 def logits_of_an_earlier_step(create: Any, prefix: str, backend: Any) -> Any:
     """A step without logits indices gets those of the step before it."""
-    made = create(prefix, backend)
+    wrapper = create(prefix, backend)
 
-    class Builder(made.get_builder_cls()):  # type: ignore[misc]
+    class Builder(wrapper.get_builder_cls()):  # type: ignore[misc]
         def build(self, *args: Any, **kwargs: Any) -> Any:
             metadata = super().build(*args, **kwargs)
-            given = {name: getattr(metadata, name) for name in _LOGITS}
+            logits = {name: getattr(metadata, name) for name in _LOGITS}
             kept = self.__dict__.setdefault("kept", {})
-            kept |= {name: value for name, value in given.items() if value is not None}
+            kept |= {name: value for name, value in logits.items() if value is not None}
             for name, value in kept.items():
                 object.__setattr__(metadata, name, value)
             return metadata
 
     members = {"get_builder_cls": staticmethod(lambda: Builder)}
-    return type(made.__name__, (made,), members)
+    return type(wrapper.__name__, (wrapper,), members)
 
 
 def _building(
@@ -82,16 +82,16 @@ def _building(
             return self.built
 
     members = {"get_builder_cls": staticmethod(lambda: Underlying)}
-    made = create(prefix, type(backend.__name__, (backend,), members))
+    wrapper = create(prefix, type(backend.__name__, (backend,), members))
 
-    class Builder(made.get_builder_cls()):  # type: ignore[misc]
+    class Builder(wrapper.get_builder_cls()):  # type: ignore[misc]
         def build(
             self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
         ) -> Any:
             metadata = super().build(common_prefix_len, common_attn_metadata, fast_build)
             return change(self, common_attn_metadata, metadata)
 
-    return type(made.__name__, (made,), {"get_builder_cls": staticmethod(lambda: Builder)})
+    return type(wrapper.__name__, (wrapper,), {"get_builder_cls": staticmethod(lambda: Builder)})
 
 
 @mutation(_BACKEND, diagnoses=("field that should not be set",), both=("invariants",))
@@ -99,8 +99,8 @@ def metadata_with_own_logits_returned_as_it_is(create: Any, prefix: str, backend
     """Metadata whose class has the logits fields itself is not given those of the batch."""
 
     def as_it_is(builder: Any, _batch: Any, metadata: Any) -> Any:
-        given = isinstance(builder.built, KVSharingFastPrefillMetadata)
-        return builder.built if given else metadata
+        has_logits = isinstance(builder.built, KVSharingFastPrefillMetadata)
+        return builder.built if has_logits else metadata
 
     return _building(create, prefix, backend, as_it_is)
 

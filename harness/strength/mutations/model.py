@@ -29,12 +29,12 @@ def cached_layout(get: Any) -> Any:
 @mutation("infer_global_hyperparameters", diagnoses=("the opposite answer",), both=("invariants",))
 def scales_in_single_precision(infer: Any, per_layer_params: Any) -> Any:
     """Scales are compared in float32, in which two that differ are the same."""
-    made = infer(per_layer_params)
+    inferred = infer(per_layer_params)
     rounded = {
         name: replace(layer, sm_scale=float(np.float32(layer.sm_scale)))
         for name, layer in per_layer_params.items()
     }
-    return replace(made, has_same_all_params=infer(rounded).has_same_all_params)
+    return replace(inferred, has_same_all_params=infer(rounded).has_same_all_params)
 
 
 @mutation("get_mla_dims", diagnoses=("lost field",), both=("invariants",))

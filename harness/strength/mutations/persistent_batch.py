@@ -30,9 +30,9 @@ def slot_zero(batch: Any) -> Any:
 
         def build_dummy(self, num_reqs: int, num_tokens: int) -> Any:
             slots = self.slot_mapping.clone()
-            made = super().build_dummy(num_reqs, num_tokens)
+            metadata = super().build_dummy(num_reqs, num_tokens)
             self.slot_mapping.copy_(slots)
-            return made
+            return metadata
 
     return PersistentBatch
 
@@ -62,8 +62,8 @@ def blocks_of_the_last_append_only(batch: Any) -> Any:
             self.first[req_id] = held - len(block_ids)
 
         def build(self, *args: Any, **kwargs: Any) -> Any:
-            made = super().build(*args, **kwargs)
-            table = made.block_table_tensor
+            metadata = super().build(*args, **kwargs)
+            table = metadata.block_table_tensor
             for row, req_id in enumerate(self.req_ids):
                 before, held, blocks = self.sent.get(row, (None, 0, None))
                 if before == req_id and self.first.get(req_id, 0) > held:
@@ -71,6 +71,6 @@ def blocks_of_the_last_append_only(batch: Any) -> Any:
                     table[row, lost] = blocks[lost]
                 self.sent[row] = req_id, int(self.num_blocks[row]), table[row].clone()
             self.first.clear()
-            return made
+            return metadata
 
     return PersistentBatch

@@ -60,11 +60,11 @@ def split_kept_for_a_step_of_the_same_size(builder: Any) -> Any:
 
     class XFormersAttentionMetadataBuilder(builder):
         def build(self, *args: Any, **kwargs: Any) -> Any:
-            made = super().build(*args, **kwargs)
+            metadata = super().build(*args, **kwargs)
             md = kwargs.get("common_attn_metadata") or args[1]
             kept = self.__dict__.setdefault("kept", {})
-            split = {name: getattr(made, name) for name in _SPLIT}
-            return replace(made, **kept.setdefault((md.num_reqs, md.num_actual_tokens), split))
+            split = {name: getattr(metadata, name) for name in _SPLIT}
+            return replace(metadata, **kept.setdefault((md.num_reqs, md.num_actual_tokens), split))
 
     return XFormersAttentionMetadataBuilder
 
@@ -81,11 +81,11 @@ def mask_offsets_kept_for_as_many_decodes(builder: Any) -> Any:
 
     class XFormersAttentionMetadataBuilder(builder):
         def build(self, *args: Any, **kwargs: Any) -> Any:
-            made = super().build(*args, **kwargs)
-            if made.attn_bias is not None:
+            metadata = super().build(*args, **kwargs)
+            if metadata.attn_bias is not None:
                 kept = self.__dict__.setdefault("kept_offsets", {})
-                key = made.num_decodes, made.num_decode_tokens
-                made.attn_bias.q_seqinfo = kept.setdefault(key, made.attn_bias.q_seqinfo)
-            return made
+                key = metadata.num_decodes, metadata.num_decode_tokens
+                metadata.attn_bias.q_seqinfo = kept.setdefault(key, metadata.attn_bias.q_seqinfo)
+            return metadata
 
     return XFormersAttentionMetadataBuilder

@@ -174,7 +174,7 @@ def compute_causal_conv1d_metadata(
     pointers = torch.full((2, 2 * max(1024, total)), PAD_SLOT_ID, dtype=torch.int32)
     pointers[0, :total], pointers[1, :total] = request, within
     batch, offset = (pointer.to(query_start_loc_p.device) for pointer in pointers.unbind())
-    made = {
+    conv_metadata = {
         "nums": nums,
         "tot": total,
         "mlist": request,
@@ -183,7 +183,7 @@ def compute_causal_conv1d_metadata(
         "batch_ptr": batch,
         "token_chunk_offset_ptr": offset,
     }
-    return {8: made}, batch, offset
+    return {8: conv_metadata}, batch, offset
 
 
 def infer_global_hyperparameters(

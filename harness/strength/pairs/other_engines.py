@@ -47,8 +47,8 @@ def table_of_the_padded_batch(right: type[Any]) -> type[Any]:
 
     class CommonAttentionMetadata(right):  # type: ignore[misc]
         def unpadded(self, *args: Any, **kwargs: Any) -> Any:
-            made = super().unpadded(*args, **kwargs)
-            return replace(made, block_table_tensor=self.block_table_tensor)
+            unpadded = super().unpadded(*args, **kwargs)
+            return replace(unpadded, block_table_tensor=self.block_table_tensor)
 
     return CommonAttentionMetadata
 
@@ -61,12 +61,12 @@ def table_of_the_padded_batch(right: type[Any]) -> type[Any]:
 )
 def owned_slots_first(right: _Break, *args: Any, cp_size: int = 1, **kwargs: Any) -> torch.Tensor:
     """The slots of the rank's own tokens stand together at the front of the mapping."""
-    made: torch.Tensor = right(*args, cp_size=cp_size, **kwargs)
+    slots: torch.Tensor = right(*args, cp_size=cp_size, **kwargs)
     if cp_size > 1:
-        own = made[made != PAD_SLOT_ID].clone()
-        made.fill_(PAD_SLOT_ID)
-        made[: len(own)] = own
-    return made
+        own = slots[slots != PAD_SLOT_ID].clone()
+        slots.fill_(PAD_SLOT_ID)
+        slots[: len(own)] = own
+    return slots
 
 
 @_pair(
@@ -76,11 +76,11 @@ def owned_slots_first(right: _Break, *args: Any, cp_size: int = 1, **kwargs: Any
 )
 def one_buffer_for_all(right: _Break, *args: Any, **kwargs: Any) -> torch.Tensor:
     """The slots of every group are written to one buffer, over those of the group before."""
-    made: torch.Tensor = right(*args, **kwargs)
-    if kwargs.get("out") is not None or len(made) > len(_SHARED):
-        return made
-    _SHARED[: len(made)] = made
-    return _SHARED[: len(made)]
+    slots: torch.Tensor = right(*args, **kwargs)
+    if kwargs.get("out") is not None or len(slots) > len(_SHARED):
+        return slots
+    _SHARED[: len(slots)] = slots
+    return _SHARED[: len(slots)]
 
 
 _SHARED: Final = torch.full((4096,), PAD_SLOT_ID, dtype=torch.int64)
@@ -126,10 +126,10 @@ def offsets_that_are_still_copied(
     right: _Break, seq_lens_cpu: torch.Tensor, block_table: torch.Tensor, page_size: int
 ) -> tuple[torch.Tensor, ...]:
     """The offsets of the step before are returned where the copy has not arrived."""
-    made: tuple[torch.Tensor, ...] = right(seq_lens_cpu, block_table, page_size)
+    outputs: tuple[torch.Tensor, ...] = right(seq_lens_cpu, block_table, page_size)
     last = _LAST_OFFSETS.get(len(seq_lens_cpu))
-    _LAST_OFFSETS[len(seq_lens_cpu)] = made[0]
-    return made if last is None else (last, *made[1:])
+    _LAST_OFFSETS[len(seq_lens_cpu)] = outputs[0]
+    return outputs if last is None else (last, *outputs[1:])
 
 
 _LAST_OFFSETS: dict[int, torch.Tensor] = {}
@@ -144,11 +144,11 @@ def table_narrower_than_a_chunk(
     right: _Break, attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0
 ) -> Any:
     """A block table that is narrower than a chunk is used as it is: pages are missing."""
-    made = right(attn_chunk_size, common_attn_metadata, block_size)
+    local_metadata = right(attn_chunk_size, common_attn_metadata, block_size)
     width = common_attn_metadata.block_table_tensor.shape[1]
     if width * block_size >= attn_chunk_size:
-        return made
-    return replace(made, block_table_tensor=made.block_table_tensor[:, :width])
+        return local_metadata
+    return replace(local_metadata, block_table_tensor=local_metadata.block_table_tensor[:, :width])
 
 
 @_pair(
