@@ -26,6 +26,6 @@ def request_rows(count: int, room: int, pattern: int) -> np.ndarray:
     return 2 * places + 1 if spread and room > 2 * count else places + (room - count)
 
 
-def lot_of(batch: Batch) -> int:
-    """Return a number that follows from the lengths of the batch."""
+def pattern_of(batch: Batch) -> int:
+    """Return the `pattern` of `request_rows`: it follows from the lengths of the batch."""
     return batch.num_tokens + sum(batch.computed_lens)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnproof.harness.cases.batches.request_rows import lot_of, request_rows
+from attnproof.harness.cases.batches.request_rows import pattern_of, request_rows
 from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS
 from attnproof.harness.model.case import Batch, Case
@@ -66,7 +66,7 @@ def _empty(batch: Batch, width: int, pattern: int, dtype: type) -> Pool:
 def _every_row(batch: Batch) -> np.ndarray:
     """Return a row for each request and padded row."""
     count = batch.num_requests + batch.padded_requests
-    return request_rows(count, _room(count), lot_of(batch))
+    return request_rows(count, _room(count), pattern_of(batch))
 
 
 def _room(rows: int) -> int:

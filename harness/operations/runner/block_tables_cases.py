@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from attnproof.harness.cases.batches.request_rows import lot_of, request_rows
+from attnproof.harness.cases.batches.request_rows import pattern_of, request_rows
 from attnproof.harness.cases.batches.strategies import (
     HIGHEST_BLOCK,
     batches,
@@ -295,7 +295,7 @@ def prepare(case: Case, pattern: int, device: str) -> Call:
     room = max(1, tokens + batch.padded_tokens + batch.spare_slots)
     groups = _groups(case)
     masked = [_masked(group, params["dummies"]) for group in groups]
-    taken: list[int] = request_rows(num_reqs, slots, lot_of(batch)).tolist()
+    taken: list[int] = request_rows(num_reqs, slots, pattern_of(batch)).tolist()
     rows = np.repeat(np.arange(num_reqs), batch.query_lens)
     positions = token_positions(_starts(batch), np.array(batch.computed_lens, dtype=np.int64))
     inputs = _inputs(case, taken, np.append(positions, np.full(room - tokens, stale)), stale)

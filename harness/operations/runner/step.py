@@ -14,7 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from attnproof.harness.cases.batches.request_rows import lot_of, request_rows
+from attnproof.harness.cases.batches.request_rows import pattern_of, request_rows
 from attnproof.harness.cases.magnitudes import TILES, around
 from attnproof.harness.model.call import Facts
 from attnproof.harness.model.case import Batch, Case
@@ -231,7 +231,7 @@ def step_boundaries(operation: str) -> Iterator[tuple[str, Case]]:
 def step_of_batch(operation: str, batch: Batch) -> Iterator[Case]:
     """Yield the step of a batch: rows with computed tokens decode, others are in their prompt."""
     rows, count = [], min(batch.num_requests, 64)
-    taken: list[int] = request_rows(count, count + 1, lot_of(batch)).tolist()
+    taken: list[int] = request_rows(count, count + 1, pattern_of(batch)).tolist()
     pairs = zip(batch.query_lens, batch.computed_lens, strict=True)
     for r, (query, computed) in enumerate(list(pairs)[:count]):
         decodes = computed > 0 and query <= 4
