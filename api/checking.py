@@ -31,7 +31,7 @@ from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.cases import CaseError, CaseFile, read_case
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.interface_choice import (
-    Fitting,
+    CaseFitter,
     interface_line,
     with_interface,
     with_named_interface,
@@ -112,7 +112,7 @@ def _fit_to_interface(
 
     name = operation.name
     forms = {name: earlier_form(name, getattr(holder, name, None))}
-    return Fitting(candidate, forms, outputs_of)(case)
+    return CaseFitter(candidate, forms, outputs_of)(case)
 
 
 def _case(case: Case | str | os.PathLike[str]) -> Case:

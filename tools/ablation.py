@@ -69,7 +69,7 @@ def variations(operation: Operation) -> Iterator[tuple[str, Case]]:
     for feature, changes in features.items():
         for _ in range(_OF_A_FEATURE if bases else 0):
             pair = [random.choice(changes)], random.choice(bases)
-            kept, case = combined.apply_all(*pair, case_check.problem_of_made, limits)
+            kept, case = combined.apply_all(*pair, case_check.problem_of_variant, limits)
             if kept:
                 yield f"variation {feature}", case
 

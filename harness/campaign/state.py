@@ -24,7 +24,7 @@ from attnproof.harness.model.run import (
     OperationResult,
     Reason,
 )
-from attnproof.harness.running.task.root_causes import Found, Root
+from attnproof.harness.running.task.root_causes import Root, RootCause
 from attnproof.harness.running.task.task import Outcome
 
 _FINAL = (Cause.UNLOADABLE, Cause.DEVIATIONS_FILE, Cause.NOTHING_DRAWN)
@@ -44,10 +44,10 @@ class PairState:
     """Counts of all tasks, None before the first has ended."""
     problem: Reason | None = None
     """Why a task has no verdict, None if all have one."""
-    known: dict[Root, Found] = field(default_factory=dict)
+    known: dict[Root, RootCause] = field(default_factory=dict)
     """Root causes that further tasks need not look at."""
     seen: dict[Root, Seen] = field(default_factory=dict)
-    drawn: dict[Root, Found] = field(default_factory=dict)
+    drawn: dict[Root, RootCause] = field(default_factory=dict)
     """Root causes with the cases that were drawn."""
     findings: dict[Root, Finding] = field(default_factory=dict)
     """Findings of shrunk cases."""
@@ -78,7 +78,7 @@ class PairState:
             self.problem = Reason(result.cause or Cause.TASK_DIED, result.reason, result.log)
         for finding in outcome.findings:
             self.seen.setdefault(finding.root, Seen(finding)).add(finding)
-        for root_cause in outcome.found:
+        for root_cause in outcome.root_causes:
             self.drawn.setdefault(root_cause.root, root_cause)
         for advice in outcome.advice:
             old = self.advice.get(advice.root)
@@ -118,7 +118,7 @@ class PairState:
     def shrink(self, line: Shrunk) -> None:
         """Add the root causes of shrunk cases."""
         outcome = line.answer.outcome
-        for root_cause in outcome.found:
+        for root_cause in outcome.root_causes:
             self.known[root_cause.root] = root_cause
             self.settled.add(name_of(encode(root_cause.smallest.case)))  # it is in the database too
         findings = {finding.root: finding for finding in outcome.findings}

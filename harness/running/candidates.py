@@ -93,14 +93,14 @@ def _present(candidate: Candidate) -> Candidate:
     return candidate
 
 
-def _distinct(given: dict[str, Candidate]) -> list[Candidate]:
+def _distinct(candidates: dict[str, Candidate]) -> list[Candidate]:
     """Return the candidates; rename those with the same name to the text that the user typed."""
-    counts = Counter(candidate.name for candidate in given.values())
+    counts = Counter(candidate.name for candidate in candidates.values())
     return [
         candidate
         if counts[candidate.name] == 1
         else msgspec.structs.replace(candidate, name=escape_line(typed))
-        for typed, candidate in given.items()
+        for typed, candidate in candidates.items()
     ]
 
 
@@ -341,8 +341,8 @@ def offered_by(module: Any, operation: Operation, interface: str = "") -> Any:
     if withheld(module, operation.name):
         return None
     names = operation.call.names(operation.name)
-    found = {name: getattr(module, name, None) for name in names}
-    own = {name: part for name, part in found.items() if callable(part)}
+    attributes = {name: getattr(module, name, None) for name in names}
+    own = {name: part for name, part in attributes.items() if callable(part)}
     if interface:
         own = {name: part for name, part in own.items() if not is_engine_batch(part)}
         adapt = INTERFACES[interface].adapt

@@ -14,7 +14,7 @@ _MOST_ELEMENTS = 2**20
 """Elements of the tensors of a case that is made by changes: these are many and shall be fast."""
 
 
-def problem_of_made(case: Case) -> str:
+def problem_of_variant(case: Case) -> str:
     """Return why a case that was made by changes cannot be run, or is slow, "" if neither."""
     with elements_limited(_MOST_ELEMENTS):
         return problem_of(case)
@@ -26,9 +26,9 @@ def problem_of(case: Case) -> str:
     if operation is None:
         return f"no operation {case.operation!r}"
     for earlier in case.before:
-        found = _problem_before(case, earlier)
-        if found:
-            return f"{case.operation}: in a call before it: {found}"
+        problem = _problem_before(case, earlier)
+        if problem:
+            return f"{case.operation}: in a call before it: {problem}"
     inputs = operation.inputs
     if case.fault and not has_fault(operation, case.fault):
         return f"{case.operation} has no fault {case.fault!r}"
@@ -40,9 +40,9 @@ def problem_of(case: Case) -> str:
         return f"{case.operation} needs {'a' if inputs.has_batch else 'no'} batch"
     if case.batch and case.batch.no_slots and not inputs.any_slots:
         return f"batch.no_slots: {case.operation} needs slots of a cache"
-    found = (batch_problem(case.batch) if case.batch else "") or inputs.problem(case)
-    if found:
-        return f"{case.operation}: {found}"
+    problem = (batch_problem(case.batch) if case.batch else "") or inputs.problem(case)
+    if problem:
+        return f"{case.operation}: {problem}"
     if case.fault and not fault_of(operation, case).applies(case):
         return f"{case.operation}: its fault {case.fault!r} does not apply to this case"
     return ""

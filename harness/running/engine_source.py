@@ -21,7 +21,7 @@ def own_names_of(module: str) -> frozenset[str]:
     """Return the names that a module itself defines at its top, none if it has no source."""
     body = _body(_source(module))
     imports = (ast.Import, ast.ImportFrom)
-    return frozenset(_bound(one for one in body if not isinstance(one, imports)))
+    return frozenset(_bound(statement for statement in body if not isinstance(statement, imports)))
 
 
 def members_of(module: str, name: str) -> frozenset[str]:
@@ -60,12 +60,12 @@ def _bound(statements: Iterable[ast.AST]) -> Iterator[str]:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield statement.name
         elif isinstance(statement, ast.Import | ast.ImportFrom):
-            yield from (one.asname or one.name for one in statement.names)
+            yield from (alias.asname or alias.name for alias in statement.names)
         elif isinstance(statement, ast.Assign | ast.AnnAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            yield from (one.id for one in targets if isinstance(one, ast.Name))
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
         else:  # both ways of a condition, all parts of a `try`
             inner = (ast.stmt, ast.ExceptHandler)
             yield from _bound(
-                one for one in ast.iter_child_nodes(statement) if isinstance(one, inner)
+                child for child in ast.iter_child_nodes(statement) if isinstance(child, inner)
             )

@@ -72,8 +72,8 @@ def engine_of(target: str) -> Engine | None:
     if not target.startswith(ADAPTERS):
         return None
     name = target.removeprefix(ADAPTERS)
-    found = (engine for engine in _ENGINES if name.startswith(engine.package))
-    return next(found, _VLLM)
+    matching = (engine for engine in _ENGINES if name.startswith(engine.package))
+    return next(matching, _VLLM)
 
 
 def require_engine(name: str, target: str) -> None:

@@ -85,10 +85,10 @@ def with_reported_interface(candidate: Candidate, interface: str, reason: str) -
 @lru_cache(maxsize=1)
 def _operation_names() -> list[str]:
     """Return the names of all functions and classes that operations call."""
-    return sorted({part for name, one in ALL.items() for part in one.call.names(name)})
+    return sorted({part for name, operation in ALL.items() for part in operation.call.names(name)})
 
 
-class Fitting:
+class CaseFitter:
     """Function from a case to the part of it that a candidate's interface can say."""
 
     def __init__(
@@ -120,10 +120,10 @@ class Fitting:
                 weaker = weakest_interface(name, self._forms.get(name, ""), self._outputs_of)
             self._interfaces[name] = weaker or candidate.interface
         interface = INTERFACES.get(self._interfaces[name])
-        fitted = interface.fit(case) if interface else case
-        if fitted is case or not fitted.fault or fault_of(ALL[name], fitted).applies(fitted):
-            return fitted
-        return msgspec.structs.replace(fitted, fault="")
+        reduced = interface.fit(case) if interface else case
+        if reduced is case or not reduced.fault or fault_of(ALL[name], reduced).applies(reduced):
+            return reduced
+        return msgspec.structs.replace(reduced, fault="")
 
 
 def interface_line(candidate: Candidate) -> str:

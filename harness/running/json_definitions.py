@@ -56,7 +56,7 @@ _TOLERANCES = {
     torch.float64: 1e-6,
 }
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-_DTYPES = {str(one)[len("torch.") :]: one for one in (*_TOLERANCES, *_INTEGERS, torch.bool)}
+_DTYPES = {str(dtype)[len("torch.") :]: dtype for dtype in (*_TOLERANCES, *_INTEGERS, torch.bool)}
 _BELOW = 64
 """Limit of integers that nothing is known of."""
 
@@ -110,10 +110,10 @@ class _Reader:
     def __init__(self, file: _File, source: str, shown: str) -> None:
         self._file, self._source, self._shown = file, source, shown
         axes = self._entries("axes", file.axes, _Const | _Var)
-        self._consts = {name: one.value for name, one in axes.items() if isinstance(one, _Const)}
+        self._consts = {name: axis.value for name, axis in axes.items() if isinstance(axis, _Const)}
         self._inputs: dict[str, _Spec] = self._entries("inputs", file.inputs, _Spec)
         self._outputs: dict[str, _Spec] = self._entries("outputs", file.outputs, _Spec)
-        self._shapes = {name: one.shape or [] for name, one in self._inputs.items()}
+        self._shapes = {name: spec.shape or [] for name, spec in self._inputs.items()}
         self._formulas: dict[str, Formula] = {}
         self._built = InputValues(self._consts, self._shapes, self._formulas)
         self._values: dict[str, Callable[[Any], Any]] = {}
@@ -133,12 +133,12 @@ class _Reader:
         if not table:
             raise self._refusal(key, "is empty")
         where = f"{self._shown}: {key}"
-        return {name: _converted(f"{where}.{name}", one, kind) for name, one in table.items()}
+        return {name: _converted(f"{where}.{name}", entry, kind) for name, entry in table.items()}
 
     def result(self) -> tuple[Definition, dict[str, Any]]:
         """Return the definition and the arguments of `derive` (UsageError)."""
-        arguments = tuple(Argument(n, self._argument(n, one)) for n, one in self._inputs.items())
-        results = tuple(self._result(name, one) for name, one in self._outputs.items())
+        arguments = tuple(Argument(n, self._argument(n, spec)) for n, spec in self._inputs.items())
+        results = tuple(self._result(name, spec) for name, spec in self._outputs.items())
         conditions = [*self._conditions()]
         conditions += [_rises(name) for name in self._inputs if self._is_offsets(name)]
         specs = [*self._inputs.values(), *self._outputs.values()]
@@ -173,7 +173,7 @@ class _Reader:
         dtype = _DTYPES[spec.dtype]
         role: Role = "data" if dtype in _TOLERANCES else "numbers"
         role = "flags" if dtype is torch.bool else role
-        shape: tuple[Bound, ...] = tuple(self._consts.get(one, one) for one in spec.shape or ())
+        shape: tuple[Bound, ...] = tuple(self._consts.get(dim, dim) for dim in spec.shape or ())
         return Array(role, shape, dtype)
 
     def _result(self, name: str, spec: _Spec) -> Result:
@@ -186,8 +186,8 @@ class _Reader:
         return Result(name, Array(), bool if declared.role == "flags" else int)
 
     def _is_offsets(self, name: str) -> bool:
-        one = self._inputs[name]
-        return name.endswith("_indptr") and "int" in one.dtype and len(one.shape or ()) == 1
+        spec = self._inputs[name]
+        return name.endswith("_indptr") and "int" in spec.dtype and len(spec.shape or ()) == 1
 
     def _argument(self, name: str, spec: _Spec) -> Declaration:
         """Return the declaration of an input; add the function that constructs its values."""
@@ -224,43 +224,43 @@ class _Reader:
             for name, shape in reversed(self._shapes.items())
             for place, axis in enumerate(shape)
         }
-        given = {*dir(builtins), *GLOBALS} - self._file.axes.keys() - self._inputs.keys()
+        global_names = {*dir(builtins), *GLOBALS} - self._file.axes.keys() - self._inputs.keys()
         for index, text in enumerate(self._file.constraints or ()):
             key = f"constraints[{index}]"
             try:
                 tree = ast.parse(text.strip(), key, "eval")
             except (SyntaxError, ValueError) as error:
                 raise self._refusal(key, f"{text!r} is no expression: {error.args[0]}") from None
-            formula = _formula(tree.body, given)
+            formula = _formula(tree.body, global_names)
             for name in sorted(formula.names - self._file.axes.keys() - self._inputs.keys()):
                 raise self._refusal(key, f"{name} is no axis and no input")
-            self._solve(tree.body, given)
+            self._solve(tree.body, global_names)
             if formula.names <= {*places, *self._consts, *self._inputs}:
                 yield _condition(f"{text.strip()} ({key})", formula, places, self._consts)
 
-    def _solve(self, tree: ast.expr, given: set[str]) -> None:
+    def _solve(self, tree: ast.expr, global_names: set[str]) -> None:
         """Keep the expression that a constraint says an axis to be equal to."""
-        if not isinstance(tree, ast.Compare) or [type(one) for one in tree.ops] != [ast.Eq]:
+        if not isinstance(tree, ast.Compare) or [type(op) for op in tree.ops] != [ast.Eq]:
             return
         left, right = tree.left, tree.comparators[0]
         for side, other in ((left, right), (right, left)):
             if not isinstance(side, ast.Name) or side.id in {*self._formulas, *self._consts}:
                 continue
-            formula = _formula(other, given)
+            formula = _formula(other, global_names)
             if side.id in self._file.axes and side.id not in self._needed(formula.names):
                 self._formulas[side.id] = formula
                 return
 
     def _needed(self, names: frozenset[str]) -> set[str]:
         """Return the axes and inputs that a formula needs, through others too."""
-        found, left = set[str](), {*names}
+        needed, left = set[str](), {*names}
         while left:
             name = left.pop()
-            found.add(name)
+            needed.add(name)
             further = set(self._shapes.get(name, ()))
             further |= self._formulas[name].names if name in self._formulas else set()
-            left |= further - found
-        return found
+            left |= further - needed
+        return needed
 
     def _function(self, text: str) -> Callable[..., Any]:
         """Return the reference with the inputs as its parameters (UsageError)."""
@@ -286,16 +286,16 @@ class _Reader:
         return call
 
 
-def _formula(tree: ast.expr, given: set[str]) -> Formula:
-    names = [one for one in ast.walk(tree) if isinstance(one, ast.Name)]
-    own = {one.id for one in names if isinstance(one.ctx, ast.Store)}  # of a comprehension
+def _formula(tree: ast.expr, global_names: set[str]) -> Formula:
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    own = {node.id for node in names if isinstance(node.ctx, ast.Store)}  # of a comprehension
     code = compile(ast.Expression(tree), "constraint", "eval")
-    return Formula(code, frozenset({one.id for one in names} - own - given))
+    return Formula(code, frozenset({node.id for node in names} - own - global_names))
 
 
 def _rises(name: str) -> Callable[..., Any]:
-    def condition(**given: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, str]]:
-        offsets = given[name]
+    def condition(**arguments: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, str]]:
+        offsets = arguments[name]
         wrong = torch.cat([offsets[:1] != 0, offsets.diff() < 0])
         yield name, wrong, "offsets that rise from 0"
 
@@ -310,9 +310,9 @@ def _condition(
     inputs = formula.names - axes.keys() - consts.keys()
     read = list(dict.fromkeys([*sorted(inputs), *(name for name, _ in axes.values())]))
 
-    def condition(operation: str, **given: Any) -> None:
-        scope = {name: given[name] for name in inputs} | consts
-        scope |= {axis: given[name].shape[place] for axis, (name, place) in axes.items()}
+    def condition(operation: str, **arguments: Any) -> None:
+        scope = {name: arguments[name] for name in inputs} | consts
+        scope |= {axis: arguments[name].shape[place] for axis, (name, place) in axes.items()}
         try:
             holds = bool(formula.value(scope))
         except (ValueError, IndexError, ArithmeticError, RuntimeError):

@@ -62,10 +62,10 @@ def check_solution(path: Path) -> None:
 def load_solution(path: Path) -> Any:
     """Import the sources; return an object with the entry point under the name of its operation."""
     solution = msgspec.json.decode(read_regular(path), type=_Solution)
-    files = {one.path: one.content for one in solution.sources}
+    files = {source.path: source.content for source in solution.sources}
     sys.meta_path.insert(0, _Sources(files))
     own = {path.partition("/")[0].removesuffix(".py") for path in files}
-    for loaded in [one for one in sys.modules if one.partition(".")[0] in own]:
+    for loaded in [imported for imported in sys.modules if imported.partition(".")[0] in own]:
         del sys.modules[loaded]  # of another solution
     file, _, name = solution.spec.entry_point.partition("::")
     module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
@@ -108,7 +108,7 @@ def _filling(entry: Callable[..., Any], definition: Definition) -> Callable[...,
     def call(*args: Any, **kwargs: Any) -> Any:
         values = definition.signature.bind(*args, **kwargs).arguments
         sizes = check(definition, values)
-        tensors = [one for one in values.values() if isinstance(one, torch.Tensor)]
+        tensors = [argument for argument in values.values() if isinstance(argument, torch.Tensor)]
         device = tensors[0].device if tensors else torch.device("cpu")
         outputs, flag = [], next(flags)
         for declared in (result.declared for result in definition.results):

@@ -115,8 +115,8 @@ class InputValues:
         most = float(max(_SIZES))
         for shape in shapes:
             if axis in shape:
-                fixed = math.prod(self.consts.get(one, 1) for one in shape)
-                variable = sum(one not in self.consts for one in shape)
+                fixed = math.prod(self.consts.get(dim, 1) for dim in shape)
+                variable = sum(dim not in self.consts for dim in shape)
                 most = min(most, max(4, (_MOST_ELEMENTS / fixed) ** (1 / variable)))
         values = tuple(size for size in _SIZES if size <= most)
         drawn = st.sampled_from(values) | st.integers(1, min(int(most), 20))
@@ -126,7 +126,7 @@ class InputValues:
         """Return the lengths between offsets, which are repeated."""
         pages = self.consts.get("page_size", 1) if is_of_keys(name) else 1
         most = max(2, _MOST_TOKENS // pages)
-        rows = dict.fromkeys(tuple(min(one, most) for one in row) for row in _LENGTHS)
+        rows = dict.fromkeys(tuple(min(count, most) for count in row) for row in _LENGTHS)
         length = Annotated[int, Meta(ge=0, le=most)]
         kind = Annotated[list[length], Meta(min_length=1, max_length=2**10)]
         drawn = st.lists(st.integers(0, min(most, 9)), min_size=1, max_size=8)
@@ -141,8 +141,8 @@ def is_of_keys(name: str) -> bool:
 def of_step(batch: Batch, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     """Return the parameters of a step of an engine, cut to the usual sizes."""
     changed: dict[str, Any] = {}
-    for key, one in parameters.items():
-        most = np.max(np.concatenate([np.atleast_1d(value) for value in one.values]))
+    for key, parameter in parameters.items():
+        most = np.max(np.concatenate([np.atleast_1d(value) for value in parameter.values]))
         if key.startswith("size_"):
             changed[key] = int(min(max(1, batch.num_requests), most))
         elif key.startswith("lengths_"):

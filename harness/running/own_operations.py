@@ -60,8 +60,8 @@ def use_operations(sources: Iterable[str] = ()) -> None:
 
     A definition is refused before anything runs: in one line with its place.
     """
-    inherited = [one for one in os.environ.get(VARIABLE, "").split(os.pathsep) if one]
-    named = [_absolute(one) for one in sources]
+    inherited = [name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
+    named = [_absolute(name) for name in sources]
     installed = [entry.value for entry in entry_points(group=GROUP)]
     wanted = [*dict.fromkeys([*inherited, *named])]
     for source in dict.fromkeys([*installed, *wanted]):
@@ -73,8 +73,8 @@ def use_operations(sources: Iterable[str] = ()) -> None:
 
 def sources_in_use() -> list[str]:
     """Return the files and modules of `--operations`, for command lines that repeat a run."""
-    inherited = os.environ.get(VARIABLE, "").split(os.pathsep)
-    return [os.path.relpath(one) if Path(one).is_absolute() else one for one in inherited if one]
+    sources = os.environ.get(VARIABLE, "").split(os.pathsep)
+    return [os.path.relpath(name) if Path(name).is_absolute() else name for name in sources if name]
 
 
 def own_names() -> set[str]:
@@ -98,25 +98,25 @@ def _register(source: str) -> list[str]:
     more: dict[str, Any] = {}
     if source.endswith(".json"):
         definition, more = read_definition(source, shown)
-        found = [definition]
+        definitions = [definition]
     else:
-        found = list(_definitions(_imported(source)))
-    if not found:
+        definitions = list(_definitions(_imported(source)))
+    if not definitions:
         raise UsageError(f"{shown} defines no operation: decorate a reference with @operation")
-    _check_names(found)
-    operations = [_derived(one, more) for one in found]
-    for definition, operation in zip(found, operations, strict=True):
+    _check_names(definitions)
+    operations = [_derived(definition, more) for definition in definitions]
+    for definition, operation in zip(definitions, operations, strict=True):
         setattr(reference, definition.name, definition.function)
         ALL[operation.name] = operation
     try:
-        for definition, operation in zip(found, operations, strict=True):
+        for definition, operation in zip(definitions, operations, strict=True):
             _try(definition, operation, more)
     except UsageError:
-        for definition in found:
+        for definition in definitions:
             delattr(reference, definition.name)
             del ALL[definition.name]
         raise
-    return [one.name for one in operations]
+    return [operation.name for operation in operations]
 
 
 def _shown(source: str) -> str:
@@ -178,14 +178,14 @@ def _with_function(definition: Definition, value: Any) -> Definition:
     return replace(definition, function=value)  # the one that checks its arguments
 
 
-def _check_names(found: list[Definition]) -> None:
+def _check_names(definitions: list[Definition]) -> None:
     """Raise UsageError for the second definition of a name."""
     first: dict[str, Definition] = {}
-    for one in found:
-        if first.setdefault(one.name, one) is not one:
+    for definition in definitions:
+        if first.setdefault(definition.name, definition) is not definition:
             raise UsageError(
-                f"{_relative(one.place)}: the name {one.name} is taken at "
-                f"{_relative(first[one.name].place)}: give one of them another one with "
+                f"{_relative(definition.place)}: the name {definition.name} is taken at "
+                f"{_relative(first[definition.name].place)}: give one of them another one with "
                 f"@operation(name=...)"
             )
 

@@ -39,11 +39,11 @@ class Progress(Engine):
 
     def __init__(self, recorded: dict[str, Any], *, with_prompts: bool) -> None:
         try:
-            self.given: list[str] = [str(one) for one in recorded["req_ids"]]
+            self.recorded_ids: list[str] = [str(req_id) for req_id in recorded["req_ids"]]
             scheduled = recorded["num_scheduled"]
-            lengths = [int(scheduled[one]) for one in self.given]
-            computed = [int(one) for one in recorded["computed"]]
-            prompts = [int(one) for one in recorded.get("num_prompt") or ()]
+            lengths = [int(scheduled[req_id]) for req_id in self.recorded_ids]
+            computed = [int(length) for length in recorded["computed"]]
+            prompts = [int(length) for length in recorded.get("num_prompt") or ()]
         except (KeyError, TypeError, ValueError) as error:
             raise ValueProblem(f"the rows of a reordering lack {error}") from None
         self.params: dict[str, Any] = {"query_lens": lengths, "computed_lens": computed}
@@ -52,16 +52,16 @@ class Progress(Engine):
         super().__init__(**self.params)
 
 
-def reference_result(called: Called, *, later: bool) -> tuple[dict[str, Any], Any]:
+def reference_result(called: Called, *, with_prompts: bool) -> tuple[dict[str, Any], Any]:
     """Return the arguments of a call by the reference's names, and the reference's result.
 
-    A `later` engine looks at prompt tokens when it reorders (SPEC.md section 11).
+    `with_prompts`: the engine looks at prompt tokens when it reorders (SPEC.md section 11).
     Raises ValueProblem for arguments that cannot be read, ValueError and TypeError if the
     reference refuses them.
     """
     function = getattr(reference, called.f)
     if called.f == REORDER:
-        args: list[Any] = [Progress(called.args[0], with_prompts=later), *called.args[1:]]
+        args: list[Any] = [Progress(called.args[0], with_prompts=with_prompts), *called.args[1:]]
         args.insert(1, args[0])
     else:
         args = [value_of(value, f"argument {index}") for index, value in enumerate(called.args)]
@@ -100,8 +100,8 @@ def lacking_fields(expected: Any, recorded: Any) -> Iterator[str]:
 def _wrong_order(result: Any, arguments: dict[str, Any]) -> Mismatch | None:
     """Return how a recorded order breaks the contract of reordering."""
     batch, threshold = arguments["input_batch"], arguments.get("decode_threshold", 1)
-    names = dict(zip(batch.given, batch.before, strict=True))
-    rows = [names.get(str(one), str(one)) for one in result["req_ids"]]
+    names = dict(zip(batch.recorded_ids, batch.before, strict=True))
+    rows = [names.get(str(req_id), str(req_id)) for req_id in result["req_ids"]]
     order = order_of(batch)
     moved = rows != list(batch.before)
     order.values.update(req_ids=rows, swaps=int(moved), read_after_swap=False)

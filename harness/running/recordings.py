@@ -71,7 +71,7 @@ class Recording:
 
     def note(self) -> str:
         """Return a line on the file."""
-        compared = sum(one.compared for one in self.held.values())
+        compared = sum(held.compared for held in self.held.values())
         text = f"{escape_line(self.path.name)}: {self.builds} batches, {compared} results compared"
         text = "; ".join([text, *self.remarks])
         if self.lacking:
@@ -131,7 +131,7 @@ def _take(
     """Compare one engine step, and offer its batches."""
     place = f"{escape_line(recording.path.name)}#{step.line}"
     sizes = [build.block_size for build in step.builds]
-    later = not any("seq_lens_cpu" in build.cam for build in step.builds)
+    with_prompts = not any("seq_lens_cpu" in build.cam for build in step.builds)
     for group, build in enumerate(step.builds):
         recording.builds += 1
         source = f"{place},group={group}"
@@ -148,7 +148,7 @@ def _take(
         elif called.f in names:
             held = recording.held.setdefault(called.f, _Held())
             try:
-                _compare_call(recording, held, called, place, sizes, later=later)
+                _compare_call(recording, held, called, place, sizes, with_prompts=with_prompts)
             except (ValueProblem, ValueError, TypeError) as problem:
                 _refuse(held, place, problem)
 
@@ -187,23 +187,23 @@ def _compare_call(
     source: str,
     sizes: list[int],
     *,
-    later: bool,
+    with_prompts: bool,
 ) -> None:
     """Compare the result of a call with the reference's (ValueProblem)."""
     if isinstance(called.result, dict) and "repr" in called.result:
         raise ValueProblem(f"the result of {called.f} was not recorded")
-    arguments, expected = reference_result(called, later=later)
+    arguments, expected = reference_result(called, with_prompts=with_prompts)
     held.compared += 1
     recording.lacking.update(lacking_fields(expected, called.result))
-    found = mismatch_of(called, arguments, expected)
-    if found is not None:
-        _keep(held, found, _case_of(called.f, arguments, sizes), source)
+    mismatch = mismatch_of(called, arguments, expected)
+    if mismatch is not None:
+        _keep(held, mismatch, _case_of(called.f, arguments, sizes), source)
 
 
-def _keep(held: _Held, found: Mismatch, case: Case, source: str) -> None:
+def _keep(held: _Held, mismatch: Mismatch, case: Case, source: str) -> None:
     held.differing += 1
     if held.first is None:
-        held.first = found, case, source
+        held.first = mismatch, case, source
 
 
 def _case_of(name: str, arguments: dict[str, Any], sizes: list[int]) -> Case:
@@ -254,9 +254,9 @@ def _outcome(recording: Recording, name: str, held: _Held) -> Outcome:
 
 def _finding(recording: Recording, operation: Operation, candidate: str, held: _Held) -> Finding:
     assert held.first is not None
-    found, case, source = held.first
-    index = first_difference(found.expected, found.got)
-    where = f"{found.field}{'' if index is None else list(index)}"
+    mismatch, case, source = held.first
+    index = first_difference(mismatch.expected, mismatch.got)
+    where = f"{mismatch.field}{'' if index is None else list(index)}"
     quantity = Quantity.SLOTS if operation.name == _SLOTS else Quantity.OTHER
     size = case.batch.block_size if case.batch else 0
     context = Context(case, Facts(result=quantity, block_size=size, tokens=case.num_tokens))
@@ -264,22 +264,23 @@ def _finding(recording: Recording, operation: Operation, candidate: str, held: _
     words += ["--ops", operation.name]
     return Finding(
         id=hashlib.blake2b(
-            f"{operation.name}/{candidate}/{found.field}".encode(), digest_size=4
+            f"{operation.name}/{candidate}/{mismatch.field}".encode(), digest_size=4
         ).hexdigest(),
         operation=operation.name,
         candidate=candidate,
         device="cpu",
         oracle="equality",
-        root=(Kind.WRONG_RESULT, "equality", found.field),
+        root=(Kind.WRONG_RESULT, "equality", mismatch.field),
         kind=Kind.WRONG_RESULT,
         field=where,
-        fields=(found.field,),
-        diagnosis=diagnose(context, found.field, found.expected, found.got)[0],
+        fields=(mismatch.field,),
+        diagnosis=diagnose(context, mismatch.field, mismatch.expected, mismatch.got)[0],
         message=(
-            f"{where} is {element(found.got, index)}, expected {element(found.expected, index)}"
+            f"{where} is {element(mismatch.got, index)}, "
+            f"expected {element(mismatch.expected, index)}"
         ),
-        expected=brief(found.expected),
-        got=brief(found.got),
+        expected=brief(mismatch.expected),
+        got=brief(mismatch.got),
         case=case,
         case_id=case.id,
         case_path=f"cases/{case.id}.json",

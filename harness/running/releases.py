@@ -39,4 +39,4 @@ def nearest(package: str, version: str) -> str:
         limit = Version(Version(version).public)
     except InvalidVersion:
         return tried[-1]
-    return max((one for one in tried if Version(one) <= limit), key=Version, default=tried[0])
+    return max((tag for tag in tried if Version(tag) <= limit), key=Version, default=tried[0])

@@ -28,5 +28,7 @@ def shipped_list(name: str) -> tuple[str, str]:
         if version in (release, ".".join(release.split(".")[:2])):
             return str(_FOLDER / f"{engine.replace('-', '_')}_deviations.toml"), release
     releases = _RELEASES.items()
-    known = dict.fromkeys(f"{one}:{'.'.join(r.split('.')[:2])}" for one, rs in releases for r in rs)
+    known = dict.fromkeys(
+        f"{list_name}:{'.'.join(r.split('.')[:2])}" for list_name, rs in releases for r in rs
+    )
     raise UsageError(f"--deviations {name}: no such list, expected a file or {', '.join(known)}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from attnproof.harness.cases.coverage.features import STARTS, cells_of
-from attnproof.harness.cases.variation.dressed import dressed
+from attnproof.harness.cases.variation.added_features import with_added_features
 from attnproof.harness.model.case import Case
 
 _CELLS = STARTS[-1]
@@ -39,7 +39,7 @@ def toward_gaps(
         if not lacks[best]:
             return
         left.remove(best)
-        names, case = dressed(steps[best], f"{seed}/{len(left)}", problem)
+        names, case = with_added_features(steps[best], f"{seed}/{len(left)}", problem)
         if names:
             own = _bits([cells_of(case)])
             missing &= (own.T @ own) == 0

@@ -49,9 +49,9 @@ class SharedMemory:
         """
         if not 0 <= size <= len(self._map):
             raise ValueError(f"{size} bytes of a shared memory of {len(self._map)}")
-        made = torch.empty(size + _ALIGNMENT, dtype=torch.uint8)
-        start = -(made.data_ptr() - self._start) % _ALIGNMENT
-        copied = made[start : start + size]
+        buffer = torch.empty(size + _ALIGNMENT, dtype=torch.uint8)
+        start = -(buffer.data_ptr() - self._start) % _ALIGNMENT
+        copied = buffer[start : start + size]
         if size:
             ctypes.memmove(copied.data_ptr(), self._start, size)
         return copied

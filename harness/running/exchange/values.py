@@ -200,10 +200,10 @@ class _Range:
             on_device = torch.empty(0, dtype=torch.uint8, device=self.device)
             host = on_device.set_(storage, offset, (size,), (1,)).cpu()
             address = host.data_ptr()
-        found = memory.put(address, size)
-        if found is None:
+        memory_offset = memory.put(address, size)
+        if memory_offset is None:
             raise MemoryError(f"no room for {size} bytes in the memory shared with the judge")
-        return Block(found, size)
+        return Block(memory_offset, size)
 
 
 def _described(tensor: torch.Tensor, device: str, block: int, owner: _Range) -> TensorData:

@@ -70,9 +70,9 @@ def _cured_by(
         for other, findings in failed.items():
             for finding in findings if other != name else ():
                 interrupt.check()
-                found = worker.judge(finding.case).failures
-                found = found or failures_of_further_calls(worker, finding.case)
-                if not any(failure.kind in candidate.judged for failure in found):
+                failures = worker.judge(finding.case).failures
+                failures = failures or failures_of_further_calls(worker, finding.case)
+                if not any(failure.kind in candidate.judged for failure in failures):
                     yield finding.id
     except InfrastructureError:
         return
@@ -94,7 +94,7 @@ def _linked(
                 other
                 for other in failed
                 if finding.id in cured[other]
-                and not any(one.id in cured[name] for one in failed[other])
+                and not any(other_finding.id in cured[name] for other_finding in failed[other])
             ]
             if causes:
                 cause_of[finding.id] = causes[0]
@@ -115,8 +115,8 @@ def _linked(
 def _root(finding: Finding, findings: list[Finding]) -> Finding:
     """Return the finding of the same field, of the same diagnosis, or the first one."""
     field = _field(finding)
-    alike = [one for one in findings if _field(one) == field]
-    alike += [one for one in findings if one.diagnosis == finding.diagnosis]
+    alike = [other for other in findings if _field(other) == field]
+    alike += [other for other in findings if other.diagnosis == finding.diagnosis]
     return next(iter(alike), findings[0])
 
 

@@ -57,5 +57,5 @@ class RunBuilder:
 
     def build(self) -> Run:
         """Return the frozen run."""
-        names = [one.name for one in fields(self)]
+        names = [attribute.name for attribute in fields(self)]
         return Run(**{name: getattr(self, name) for name in names})

@@ -124,10 +124,10 @@ class Launcher:
     def _collect(self, pid: int, grace_s: float, survivor_s: float) -> tuple[int | None, list[str]]:
         order = _Collect(pid, grace_s, survivor_s)
         try:
-            found = _collected.decode(self._ask(order, [], again=False))
+            collected = _collected.decode(self._ask(order, [], again=False))
         except InfrastructureError:  # the launcher was killed: its children died with it
             return None, []
-        return found.status, found.survivors
+        return collected.status, collected.survivors
 
     def _ask(self, order: _Order, descriptors: list[int], *, again: bool = True) -> bytes:
         """Return the reply to an order; with `again` a launcher that was killed is replaced."""
@@ -248,10 +248,10 @@ def _reaped(pid: int, grace_s: float) -> int | None:
     deadline = time.monotonic() + grace_s
     while True:
         try:
-            found, status = os.waitpid(pid, os.WNOHANG)
+            ended_pid, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
             return None
-        if found:
+        if ended_pid:
             return status
         if time.monotonic() >= deadline:
             break

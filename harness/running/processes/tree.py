@@ -147,11 +147,11 @@ def _threads(pid: int) -> list[Path]:
 
 def _descendants(pid: int) -> list[int]:
     parents = list(_parents())
-    found, last = [], {pid}
+    descendants, last = [], {pid}
     while last:
         last = {child for child, parent in parents if parent in last}
-        found += sorted(last)
-    return found
+        descendants += sorted(last)
+    return descendants
 
 
 def _resident(pid: int) -> int:
@@ -162,8 +162,8 @@ def _resident(pid: int) -> int:
 
 def _proportional(pid: int) -> int:
     with suppress(OSError):
-        found = re.search(rb"^Pss:\s+(\d+)", _rollup(pid), re.MULTILINE)
-        return int(found[1]) * 1024 if found else 0
+        match = re.search(rb"^Pss:\s+(\d+)", _rollup(pid), re.MULTILINE)
+        return int(match[1]) * 1024 if match else 0
     return 0
 
 

@@ -29,11 +29,11 @@ def broad_entries(names: Iterable[str], operations: Iterable[Operation]) -> list
     DeviationError for a file that hides everything.
     """
     picked = list(operations)
-    found: list[str] = []
+    sentences: list[str] = []
     for name in dict.fromkeys(names):
         if not is_shipped_list(name):
-            found += _broad(name, picked)
-    return found
+            sentences += _broad(name, picked)
+    return sentences
 
 
 def _broad(path: str, picked: list[Operation]) -> Iterator[str]:
@@ -42,8 +42,8 @@ def _broad(path: str, picked: list[Operation]) -> Iterator[str]:
             continue
         always = not _names(entry) and _holds(entry, Case(""))
         everywhere = ANY_OPERATION in entry.operations or set(entry.operations) >= set(ALL)
-        covered = [one for one in picked if entry.covers(one.name)]
-        counts = {one.name: _count(entry, one) for one in covered}
+        covered = [operation for operation in picked if entry.covers(operation.name)]
+        counts = {operation.name: _count(entry, operation) for operation in covered}
         hidden = [name for name, count in counts.items() if always or count >= _FEWEST]
         whole = len(picked) == len(ALL) and all(counts.values())
         if everywhere and not entry.oracles and (always or whole):
@@ -62,7 +62,7 @@ def _broad(path: str, picked: list[Operation]) -> Iterator[str]:
 
 def _is_unlimited(entry: Deviation) -> bool:
     """True if the entry explains failures of any field with any diagnosis."""
-    outputs = all(not one or "*" in one for one in (entry.fields, entry.diagnoses))
+    outputs = all(not patterns or "*" in patterns for patterns in (entry.fields, entry.diagnoses))
     return outputs and (not entry.oracles or any(name in entry.oracles for name in _VALUES))
 
 

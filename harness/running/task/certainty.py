@@ -80,7 +80,7 @@ class Certainty:
             self._first_hangs = False
             return again
         end = time.monotonic() + SEARCH_SECONDS
-        after = with_earlier_calls(case, history, lambda one: self._shows(death, one), end)
+        after = with_earlier_calls(case, history, lambda calls: self._shows(death, calls), end)
         worker.timeout_s = self._timeout_s
         if after is not None:
             self._after_others[death.root] = after
@@ -104,7 +104,7 @@ class Certainty:
 
         Where the calls before decide, the last call is any: it excuses nothing.
         """
-        last = next((one for one in reversed(history) if not self._worker.why_unreal(one)), None)
+        last = next((call for call in reversed(history) if not self._worker.why_unreal(call)), None)
         if last is None or not self._worker.why_unreal(after):
             return death, after
         real = msgspec.structs.replace(last, before=after.before)
@@ -132,7 +132,7 @@ class Certainty:
             if again is not None:
                 return again, sourced
         for sourced, history in cases:
-            after = self._after_calls(sourced.case, history, lambda one: shows(one) is not None)
+            after = self._after_calls(sourced.case, history, lambda calls: shows(calls) is not None)
             again = None if after is None else shows(after)
             if after is not None and again is not None:
                 return again, _replaced(sourced, after)

@@ -61,8 +61,8 @@ class Counts:
 
     def add_checks(self, checks: tuple[int, ...]) -> None:
         """Add the checks of a case, one number for each oracle."""
-        for oracle, made in enumerate(checks):
-            self.checks[oracle] += made
+        for oracle, count in enumerate(checks):
+            self.checks[oracle] += count
 
     def withdraw(self, failures: tuple[Failure, ...]) -> None:
         """Take back a failed case, if nothing shows its failures again."""

@@ -71,9 +71,9 @@ def with_deviations(candidates: list[Candidate], names: Iterable[str]) -> list[C
     A name is that of a file, or of a shipped list such as "vllm:0.11". Reads all files, so that
     a mistake is reported before a run begins (DeviationError; UsageError for an unknown list).
     """
-    given = tuple(dict.fromkeys(names))
+    lists = tuple(dict.fromkeys(names))
     candidates = [
-        c if c.deviations else msgspec.structs.replace(c, deviations=given) for c in candidates
+        c if c.deviations else msgspec.structs.replace(c, deviations=lists) for c in candidates
     ]
     for candidate in candidates:
         deviations_of(candidate)
@@ -94,16 +94,16 @@ def load(path: str, version: str) -> tuple[Deviation, ...]:
 def _check_ids(known: list[Deviation], files: str, version: str) -> None:
     """Raise DeviationError if two entries of one id hold for one operation."""
     earlier: defaultdict[str, list[Deviation]] = defaultdict(list)
-    for one in known:
-        for other in earlier[one.id]:
-            shared = [name for name in one.operations if other.covers(name)]
-            shared += [name for name in other.operations if one.covers(name)]
+    for deviation in known:
+        for other in earlier[deviation.id]:
+            shared = [name for name in deviation.operations if other.covers(name)]
+            shared += [name for name in other.operations if deviation.covers(name)]
             if shared:
                 raise DeviationError(
-                    f"deviations file {files}: two entries {one.id} hold for {shared[0]} in "
+                    f"deviations file {files}: two entries {deviation.id} hold for {shared[0]} in "
                     f"version {version or 'unknown'}: give one of them another id or other versions"
                 )
-        earlier[one.id].append(one)
+        earlier[deviation.id].append(deviation)
 
 
 def known(deviations: Iterable[Deviation], case: Case, failure: Failure) -> Deviation | None:
@@ -263,8 +263,8 @@ def _match(parts: list[str], text: str) -> bool:
         return False
     place, end = len(first), len(text) - len(last)
     for part in others:
-        found = text.find(part, place, end)
-        if found < 0:
+        index = text.find(part, place, end)
+        if index < 0:
             return False
-        place = found + len(part)
+        place = index + len(part)
     return place <= end

@@ -29,7 +29,7 @@ def condition_of(cases: list[Case]) -> str:
     if faults and not all(faults) and any(faults):
         parts = []
     if cases:
-        parts += [one for one in [*_FEATURES, *_flags(cases)] if _holds_for_all(one, cases)]
+        parts += [part for part in [*_FEATURES, *_flags(cases)] if _holds_for_all(part, cases)]
     return " and ".join(parts) or "True"
 
 

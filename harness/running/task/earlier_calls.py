@@ -32,7 +32,7 @@ def with_earlier_calls(
     `history` are the calls before it in its process, `shows` is called with the case after twice
     as many of them each time: what is near is found soon. No search begins after the time `end`.
     """
-    earlier = [msgspec.structs.replace(one, before=()) for one in history[-MOST_BEFORE:]]
+    earlier = [msgspec.structs.replace(previous, before=()) for previous in history[-MOST_BEFORE:]]
     count = min(1, len(earlier))
     while count and time.monotonic() < end:
         interrupt.check()

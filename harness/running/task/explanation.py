@@ -23,12 +23,12 @@ def explain(trial: Trial, parts: Parts, target: str) -> Explanation:
 
     `parts` are those of the sequence, `target` is the candidate's module or file.
     """
-    made = trial.first
+    first = trial.first
     if trial.case.fault:
-        return Explanation([], made.log)
+        return Explanation([], first.log)
     outputs = []
     for place, right in trial.expected.items():
-        got = made.outputs.get(place)
+        got = first.outputs.get(place)
         outputs.append(
             {
                 "field": str(place) if place.step is None else place.field,
@@ -42,10 +42,10 @@ def explain(trial: Trial, parts: Parts, target: str) -> Explanation:
         )
     script = trial.operation.call.script(trial.case)
     if script is None:
-        return Explanation(outputs, made.log)
+        return Explanation(outputs, first.log)
     return Explanation(
         outputs,
-        made.log,
+        first.log,
         [(line.label, line.code) for line in script.lines],
         snippet(trial.operation, script, parts, target),
     )

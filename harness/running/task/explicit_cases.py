@@ -27,7 +27,7 @@ def explicit_cases(
     `left_out` holds ids of boundaries. With `few` a fault gets the smallest boundary alone.
     """
     every = operation.inputs.boundaries() if with_boundaries else ()
-    boundaries = [one for one in every if one[1].id not in left_out]
+    boundaries = [boundary for boundary in every if boundary[1].id not in left_out]
     chosen = {name: _some_of(name, fault, boundaries, few=few) for name, fault in faults.items()}
     for index, (name, case) in enumerate(boundaries):
         yield Sourced(case, "boundary", name)

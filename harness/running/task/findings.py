@@ -26,7 +26,7 @@ from attnproof.harness.running.task.earlier_calls import named_by_calls
 from attnproof.harness.running.task.examination import Examination
 from attnproof.harness.running.task.occurrences import Occurrence, Tally
 from attnproof.harness.running.task.other_interfaces import interface_sentence
-from attnproof.harness.running.task.root_causes import Found
+from attnproof.harness.running.task.root_causes import RootCause
 
 _WITHOUT_FIELD = (PROCESS, ERRORS)
 """Oracles whose failures have a kind in place of an output field."""
@@ -41,12 +41,12 @@ def findings_of(examination: Examination, *, with_outputs: bool = True) -> list[
     order: dict[str, Any] = {name: index for index, name in enumerate(ORACLES)}
     kept: dict[str, Finding] = {}
     known = examination.roots.by_root
-    for root, found in known.items():
-        if any(found.failure.follows_from(other) for other in known if other != root):
+    for root, root_cause in known.items():
+        if any(root_cause.failure.follows_from(other) for other in known if other != root):
             continue  # of a batch that no engine makes, and found on one that an engine makes too
         tally = examination.counts.tally_by_root.get(root, Tally())
         count = examination.counts.failed_by_root.get(root, 0)
-        finding = _finding(examination, found, tally, count, with_outputs=with_outputs)
+        finding = _finding(examination, root_cause, tally, count, with_outputs=with_outputs)
         other = kept.get(finding.case_id)
         if other is None or order[finding.oracle] < order[other.oracle]:
             kept[finding.case_id] = finding
@@ -72,23 +72,23 @@ def advice_of(examination: Examination, *, with_outputs: bool = True) -> list[Fi
 
     A field that is wrong in the smallest case of one root cause follows from that in others too.
     """
-    groups = {root: found.groups for root, found in examination.roots.by_root.items()}
+    groups = {root: root_cause.groups for root, root_cause in examination.roots.by_root.items()}
     kept: list[Occurrence] = []
     advised = examination.counts.advised
-    for root, one in sorted(advised.items(), key=lambda item: len(item[1].beside)):
+    for root, advice in sorted(advised.items(), key=lambda item: len(item[1].beside)):
         causes = [
-            cause for cause in groups if any(beside.follows_from(cause) for beside in one.beside)
+            cause for cause in groups if any(beside.follows_from(cause) for beside in advice.beside)
         ]
         accounted = {group for cause in causes for group in groups[cause]}
-        if causes and one.failure.oracle in WITHOUT_REFERENCE:
+        if causes and advice.failure.oracle in WITHOUT_REFERENCE:
             continue
-        if one.failure.group in accounted or any(map(one.failure.follows_from, groups)):
+        if advice.failure.group in accounted or any(map(advice.failure.follows_from, groups)):
             continue
-        groups[root] = frozenset(failure.group for failure in one.beside)
-        kept.append(one)
+        groups[root] = frozenset(failure.group for failure in advice.beside)
+        kept.append(advice)
     return [
-        _finding(examination, one, one.tally, one.tally.cases, with_outputs=with_outputs)
-        for one in kept
+        _finding(examination, advice, advice.tally, advice.tally.cases, with_outputs=with_outputs)
+        for advice in kept
     ]
 
 
@@ -121,10 +121,10 @@ def _deviation(
         version=version_of(examination.candidate),
         cases=0,
     )
-    found = examination.counts.occurred.get(deviation.id)
-    if found is None:
+    occurrence = examination.counts.occurred.get(deviation.id)
+    if occurrence is None:
         return stale
-    tally = found.tally
+    tally = occurrence.tally
     return msgspec.structs.replace(
         stale,
         cases=tally.cases,
@@ -132,23 +132,23 @@ def _deviation(
         fields=tuple(sorted(tally.fields)),
         kinds=tuple(kind for kind in Kind if kind in tally.kinds),
         shown=_finding(
-            examination, found, tally, tally.cases, deviation.id, with_outputs=with_outputs
+            examination, occurrence, tally, tally.cases, deviation.id, with_outputs=with_outputs
         ),
     )
 
 
 def _finding(
     examination: Examination,
-    found: Found | Occurrence,
+    cause: RootCause | Occurrence,
     tally: Tally,
     cases: int,
     name: str = "",
     *,
     with_outputs: bool,
 ) -> Finding:
-    smallest, first = found.smallest, found.first
+    smallest, first = cause.smallest, cause.first
     case, candidate = smallest.case, examination.candidate
-    failure = named_by_calls(found.failure, case)
+    failure = named_by_calls(cause.failure, case)
     explanation, outputs = Explanation([], ""), list[Difference]()
     if with_outputs:
         explanation, outputs = attempt(
@@ -160,7 +160,7 @@ def _finding(
     identity = f"{case.operation}/{candidate.name}/{name}"
     return Finding(
         id=hashlib.blake2b(identity.encode(), digest_size=4).hexdigest(),
-        root=found.failure.root,
+        root=cause.failure.root,
         operation=case.operation,
         candidate=candidate.name,
         device=candidate.lane,

@@ -25,7 +25,7 @@ afterwards."""
 _FEWEST, _FEWEST_SPARSE, _FEWEST_COSTLY = 6, 3, 2
 """Least number of these cases of each origin: the later calls of one may have equal results. Fewer
 in a sparse run, and where a case is costly."""
-_LATER, _OPTIONS = 3, 3
+_LATER_CALLS, _OPTIONS = 3, 3
 """Later calls of a case, of which the first is repeated with the same objects, filled anew; and
 those objects filled with another option of the case. Where fewer cases are called, one of the
 later calls and one of the others are made after each: the cases take turns."""
@@ -96,7 +96,7 @@ def failures_of_further_calls(
 def _failures_of_later_calls(
     worker: Worker, case: Case, wrong: list[Case], turn: int | None
 ) -> tuple[Failure, ...]:
-    others = other_values(case, problem_of, _LATER)
+    others = other_values(case, problem_of, _LATER_CALLS)
     again = [*others[:1], *other_options(case, problem_of, _OPTIONS)]
     if turn is not None:
         others = others[turn % max(1, len(others)) :][:1]

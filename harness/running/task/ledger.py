@@ -59,12 +59,12 @@ class Ledger:
         """Write the verdict: unexplained failures, then those that known deviations explain."""
         if case.id == self._announced:
             self._announced = ""
-        found = _encode([[f.oracle, f.field, f.diagnosis] for f in explained.unknown])
+        unknown = _encode([[f.oracle, f.field, f.diagnosis] for f in explained.unknown])
         pairs = [[d.id, f.oracle, f.field, f.diagnosis] for d, f in explained.known]
         known = b',"known":%s' % _encode(pairs) if pairs else b""
         self._write(
             b'{"event":"verdict","id":"%s",%s,"failures":%s%s}\n'
-            % (case.id.encode(), self._head, found, known)
+            % (case.id.encode(), self._head, unknown, known)
         )
 
     def _refer(self, case: Case) -> bytes:

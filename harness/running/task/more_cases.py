@@ -17,7 +17,7 @@ from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.candidates import offered_by
-from attnproof.harness.running.case_check import problem_of, problem_of_made
+from attnproof.harness.running.case_check import problem_of, problem_of_variant
 
 _CROSSED = 150
 """Maximum number of cases with several critical features."""
@@ -58,9 +58,9 @@ def more_cases(
         return
     # The more cases a run has time for, the larger the share of these: few drawn ones suffice.
     few = min(_CROSSED, max(examples * 3 // 10, examples**2 // 300))
-    for name, case in crossed(operation, few, seed, problem_of_made):
+    for name, case in crossed(operation, few, seed, problem_of_variant):
         yield Sourced(case, "boundary", name)
-    for name, case in enlarged(operation, few // _CROSSED_PER_LARGE, seed, problem_of_made):
+    for name, case in enlarged(operation, few // _CROSSED_PER_LARGE, seed, problem_of_variant):
         yield Sourced(case, "boundary", name)
     own = [case for _, case in operation.inputs.boundaries()]
     count = -(-examples // _DRAWN_PER_VARIED)
@@ -96,7 +96,7 @@ def is_interpreted_soon(operation: Operation, case: Case) -> bool:
 
 def options_of(case: Case) -> set[tuple[str, object]]:
     """Return name and value of the parameters that select a way through the code."""
-    return {one for one in case.params.items() if isinstance(one[1], _OPTIONS)}
+    return {parameter for parameter in case.params.items() if isinstance(parameter[1], _OPTIONS)}
 
 
 def _with_each_option(cases: Iterable[Case]) -> list[Case]:
@@ -106,7 +106,7 @@ def _with_each_option(cases: Iterable[Case]) -> list[Case]:
     """
     seen = set[tuple[str, object]]()
     first, others = list[Case](), list[Case]()
-    small = (one for one in cases if size_of(one) <= MOST_SIZE and not one.params.get("far"))
+    small = (case for case in cases if size_of(case) <= MOST_SIZE and not case.params.get("far"))
     for case in sorted(small, key=size_of):
         options = options_of(case)
         (others if options <= seen else first).append(case)

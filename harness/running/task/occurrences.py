@@ -74,10 +74,10 @@ def count_occurrences(
     for key, failure in failures:
         by_key.setdefault(key, []).append(failure)
     for key, alike in by_key.items():
-        found = occurred.setdefault(key, Occurrence(alike[0], sourced, sourced, beside))
-        found.tally.add(sourced, alike)
-        if found.is_better(sourced.case, beside):
-            found.failure, found.smallest, found.beside = alike[0], sourced, beside
+        occurrence = occurred.setdefault(key, Occurrence(alike[0], sourced, sourced, beside))
+        occurrence.tally.add(sourced, alike)
+        if occurrence.is_better(sourced.case, beside):
+            occurrence.failure, occurrence.smallest, occurrence.beside = alike[0], sourced, beside
 
 
 def _size(case: Case) -> tuple[int, int, int]:

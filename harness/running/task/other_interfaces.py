@@ -52,4 +52,4 @@ def _passes(worker: Worker, other: Interface, case: Case) -> bool:
         return False
     finally:
         beside.stop()
-    return not any(one.kind in worker.candidate.judged for one in failures)
+    return not any(failure.kind in worker.candidate.judged for failure in failures)

@@ -12,7 +12,7 @@ Root = tuple[str, str, str]
 
 
 @dataclass
-class Found:
+class RootCause:
     """A root cause: the smallest case so far, and the first one."""
 
     failure: Failure
@@ -27,7 +27,7 @@ class Found:
         return self.failure.root
 
 
-def _forget(_found: Found) -> None:
+def _forget(_root_cause: RootCause) -> None:
     """Take the place of `RootCauses.recorded` where nothing is kept."""
 
 
@@ -35,10 +35,10 @@ def _forget(_found: Found) -> None:
 class RootCauses:
     """Root causes found so far, and which failures they account for."""
 
-    by_root: dict[Root, Found] = field(default_factory=dict)
+    by_root: dict[Root, RootCause] = field(default_factory=dict)
     dismissed: set[Root] = field(default_factory=set)
     """Root causes that no fresh process shows, in a candidate that depends on earlier calls."""
-    recorded: Callable[[Found], None] = _forget
+    recorded: Callable[[RootCause], None] = _forget
     """Called with each new root cause."""
 
     def add(
@@ -47,7 +47,7 @@ class RootCauses:
         """Add a root cause, unless it is known; `shown` are the failures of its smallest case."""
         if failure.root not in self.by_root:
             groups = frozenset(other.group for other in (failure, *shown))
-            self.by_root[failure.root] = Found(failure, smallest, first, groups)
+            self.by_root[failure.root] = RootCause(failure, smallest, first, groups)
             self.recorded(self.by_root[failure.root])
 
     def new_failure(self, failures: tuple[Failure, ...]) -> Failure | None:
@@ -62,11 +62,11 @@ class RootCauses:
         consumer. Other failures of the same case are another mistake.
         """
         present = [
-            found
-            for root, found in self.by_root.items()
+            root_cause
+            for root, root_cause in self.by_root.items()
             if any(failure.follows_from(root) for failure in failures)
         ]
-        accounted = {group for found in present for group in found.groups}
+        accounted = {group for root_cause in present for group in root_cause.groups}
         if "lengths" in accounted:
             accounted.add("bounds")
         if present:

@@ -12,7 +12,7 @@ from attnproof.harness.model.case import Sourced, encode
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.running.cases import MOST_BYTES, CaseError, remembered_case
 from attnproof.harness.running.task.examination import Examination
-from attnproof.harness.running.task.root_causes import Found
+from attnproof.harness.running.task.root_causes import RootCause
 
 
 class Failures(DirectoryBasedExampleDatabase):
@@ -64,6 +64,6 @@ class SavedFailures:
                 self._database.delete(self._key, data)
             yield sourced
 
-    def _save(self, found: Found) -> None:
+    def _save(self, root_cause: RootCause) -> None:
         if self._database is not None:
-            self._database.save(self._key, encode(found.smallest.case))
+            self._database.save(self._key, encode(root_cause.smallest.case))

@@ -6,7 +6,7 @@ import msgspec
 
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.running.task.root_causes import Found
+from attnproof.harness.running.task.root_causes import RootCause
 from attnproof.harness.running.task.shrink import SHRINK_SECONDS
 
 
@@ -42,7 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """True to shrink the smallest case of each known deviation; `bench` skips this."""
     boundaries: bool = True
     """True to run boundaries and their faults, which are the same with every seed."""
-    known: tuple[Found, ...] = ()
+    known: tuple[RootCause, ...] = ()
     """Root causes that earlier examinations found: their failures are counted, not shrunk."""
 
 

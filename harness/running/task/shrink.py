@@ -130,9 +130,9 @@ def _plainer(batch: Batch) -> Iterator[Batch]:
     ):
         value = getattr(batch, name)
         if value != plain:
-            yield _fitted(msgspec.structs.replace(batch, **{name: plain}))
+            yield _resized(msgspec.structs.replace(batch, **{name: plain}))
         if isinstance(value, int) and not isinstance(value, bool) and value > 1:
-            yield _fitted(msgspec.structs.replace(batch, **{name: 1}))
+            yield _resized(msgspec.structs.replace(batch, **{name: 1}))
 
 
 def _smaller(value: int) -> Iterator[int]:
@@ -149,7 +149,7 @@ def _without(batch: Batch, rows: range) -> Batch:
     def keep(values: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(value for row, value in enumerate(values) if row not in rows)
 
-    return _fitted(
+    return _resized(
         msgspec.structs.replace(
             batch,
             query_lens=keep(batch.query_lens),
@@ -177,10 +177,10 @@ def _rebuilt(batch: Batch, query_lens: tuple[int, ...], computed: tuple[int, ...
         computed_lens=computed,
         blocks=plain.blocks if same else blocks,
     )
-    return _fitted(changed)
+    return _resized(changed)
 
 
-def _fitted(batch: Batch) -> Batch:
+def _resized(batch: Batch) -> Batch:
     """Return the batch with its optional fields cut or filled to its rows and tokens."""
     rows = batch.num_requests + batch.padded_requests
     tokens = batch.num_tokens + batch.padded_tokens

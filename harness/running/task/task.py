@@ -33,7 +33,7 @@ from attnproof.harness.running.task.deviations import DeviationError, deviations
 from attnproof.harness.running.task.examination import Examination, TooManyDeaths
 from attnproof.harness.running.task.findings import advice_of, deviation_results, findings_of
 from attnproof.harness.running.task.ledger import Ledger
-from attnproof.harness.running.task.root_causes import Found
+from attnproof.harness.running.task.root_causes import RootCause
 from attnproof.harness.running.task.run_cases import run_cases
 from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
@@ -57,7 +57,7 @@ class Outcome(msgspec.Struct, frozen=True):
     deviations: list[DeviationResult] = []
     notes: list[str] = []
     """A sentence on each remembered case that was dropped."""
-    found: list[Found] = []
+    root_causes: list[RootCause] = msgspec.field(default_factory=list, name="found")  # in ledgers
     """Root causes that are not among `Settings.known`."""
 
 

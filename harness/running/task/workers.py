@@ -27,7 +27,7 @@ from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.exchange.observed import ForgedReportError, ObservedTrial
 from attnproof.harness.running.exchange.reports import Observed
-from attnproof.harness.running.interface_choice import Fitting
+from attnproof.harness.running.interface_choice import CaseFitter
 from attnproof.harness.running.task.case_process import KINDS, CaseProcess
 from attnproof.harness.running.task.explanation import explain
 from attnproof.harness.running.task.process_failures import BREAKS, FORKS, PRINTS
@@ -62,15 +62,15 @@ class Worker(CaseProcess):
     """A candidate's process, and the judge of what it replies."""
 
     @cached_property
-    def _fitting(self) -> Fitting:
-        return Fitting(self.candidate, self.forms or {}, self._outputs_of_trial)
+    def _case_fitter(self) -> CaseFitter:
+        return CaseFitter(self.candidate, self.forms or {}, self._outputs_of_trial)
 
     def in_interface(self, case: Case) -> Case:
         """Return the case without what the candidate's interface cannot say."""
         if case.before:
-            before = tuple(map(self._fitting, case.before))
+            before = tuple(map(self._case_fitter, case.before))
             case = msgspec.structs.replace(case, before=before)
-        return self._fitting(case)
+        return self._case_fitter(case)
 
     def beside(self, interface: str) -> Worker:
         """Return a worker of the candidate in another interface; the caller must stop it."""

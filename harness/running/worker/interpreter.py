@@ -147,16 +147,16 @@ def _blocks_once(initialise: Callable[..., None]) -> Callable[..., None]:
 
 
 def _same_first(equal: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    def is_same_or_equal(one: Any, other: Any) -> bool:
-        return one is other or equal(one, other)
+    def is_same_or_equal(first: Any, other: Any) -> bool:
+        return first is other or equal(first, other)
 
     return is_same_or_equal
 
 
 def _alike_first(broadcast: Callable[..., Any]) -> Callable[..., Any]:
     def broadcast_unlike(semantic: Any, lhs: Any, rhs: Any) -> Any:
-        one, other = lhs.type, rhs.type
-        if one.is_block() and other.is_block() and tuple(one.shape) == tuple(other.shape):
+        first, other = lhs.type, rhs.type
+        if first.is_block() and other.is_block() and tuple(first.shape) == tuple(other.shape):
             return lhs, rhs
         return broadcast(semantic, lhs, rhs)
 

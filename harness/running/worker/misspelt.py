@@ -19,11 +19,11 @@ def misspelt(module: Any, absent: Iterable[str]) -> dict[str, str]:
     Only functions that the candidate defines itself count.
     """
     names = list(absent)
-    found: dict[str, str] = {}
+    misspellings: dict[str, str] = {}
     for own, value in vars(module).items():
         if type(value) is not FunctionType or value.__module__ != module.__name__:
             continue
         near = get_close_matches(own, names, n=1, cutoff=_ALIKE)
         if near and not hasattr(reference, own):
-            found.setdefault(near[0], own)
-    return found
+            misspellings.setdefault(near[0], own)
+    return misspellings

@@ -22,7 +22,7 @@ def place_of(module: Any, names: Iterable[str]) -> str:
     """
     try:
         offered = (getattr(module, name, None) for name in names)
-        code = next((found for each in offered if (found := _code(each))), None)
+        code = next((function_code for each in offered if (function_code := _code(each))), None)
         here = Path.cwd()
     except Exception:  # attributes of a candidate's objects may raise anything
         return ""
@@ -39,8 +39,8 @@ def _code(offered: Any) -> CodeType | None:
     if isinstance(offered, type):
         codes = [code for value in vars(offered).values() if (code := _code_of(value))]
         # A dataclass has generated methods, whose file is "<string>".
-        found = [code for code in codes if not code.co_filename.startswith("<")]
-        return min(found, key=lambda code: code.co_firstlineno, default=None)
+        in_files = [code for code in codes if not code.co_filename.startswith("<")]
+        return min(in_files, key=lambda code: code.co_firstlineno, default=None)
     return _code_of(offered)
 
 

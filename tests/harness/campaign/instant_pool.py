@@ -16,7 +16,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, Sourced, decode, encode
 from attnproof.harness.model.run import Evidence, Finding, OperationResult
 from attnproof.harness.model.verdict import Failure
-from attnproof.harness.running.task.root_causes import Found
+from attnproof.harness.running.task.root_causes import RootCause
 from attnproof.harness.running.task.saved_failures import key_of
 from attnproof.harness.running.task.task import Outcome
 
@@ -33,13 +33,13 @@ def case_of(operation: str, field: str, size: int) -> Case:
     return Case(operation, None, {"wrong": field, "size": size})
 
 
-def found_of(case: Case) -> Found:
+def root_cause_of(case: Case) -> RootCause:
     failure = Failure(oracle="equality", field=case.params["wrong"], diagnosis="wrong", message="")
     sourced = Sourced(case, "fuzz")
-    return Found(failure, sourced, sourced, frozenset([failure.group]))
+    return RootCause(failure, sourced, sourced, frozenset([failure.group]))
 
 
-def finding_of(found: Found, failed: int) -> Finding:
+def finding_of(found: RootCause, failed: int) -> Finding:
     case = found.smallest.case
     return Finding(
         id=found.failure.field,
@@ -69,7 +69,7 @@ def finding_of(found: Found, failed: int) -> Finding:
     )
 
 
-def answer_of(order: Order, found: list[Found], again=(), **changes) -> Answer:
+def answer_of(order: Order, found: list[RootCause], again=(), **changes) -> Answer:
     """Return an answer with these new root causes, and those that the order knows.
 
     `again` are fields of known root causes that another case shows.
@@ -90,7 +90,7 @@ def answer_of(order: Order, found: list[Found], again=(), **changes) -> Answer:
         "seconds": 1.0,
     }
     result = OperationResult(**(fields | changes))
-    return Answer(outcome=Outcome(result, seen, found=found), seconds=1.0)
+    return Answer(outcome=Outcome(result, seen, root_causes=found), seconds=1.0)
 
 
 @dataclass
@@ -133,7 +133,7 @@ class InstantPool:
     def task(self, order: Order) -> Answer:
         known = {one.root for one in order.settings.known}
         drawn = [
-            found_of(case_of(order.operation, name, 100 + order.number))
+            root_cause_of(case_of(order.operation, name, 100 + order.number))
             for name in self.bugs.get((order.operation, order.number), [])
         ]
         new = [one for one in drawn if one.root not in known]
@@ -145,14 +145,14 @@ class InstantPool:
 
     def shrunk(self, order: Order) -> Answer:
         known = {one.root for one in order.settings.known}
-        new: dict[tuple[str, str, str], Found] = {}
+        new: dict[tuple[str, str, str], RootCause] = {}
         passing = []
         for value in order.values:
             case = decode(value)
             if case.params["wrong"] in self.flaky:
                 passing.append(value)
                 continue
-            found = found_of(case_of(order.operation, case.params["wrong"], 1))
+            found = root_cause_of(case_of(order.operation, case.params["wrong"], 1))
             if found.root not in known:
                 new[found.root] = found
         for one in new.values():

@@ -15,7 +15,7 @@ from tests.harness.campaign.instant_pool import (
     PAIRS,
     answer_of,
     case_of,
-    found_of,
+    root_cause_of,
 )
 
 ORDER = Order(
@@ -24,7 +24,7 @@ ORDER = Order(
 
 
 def task() -> TaskEnded:
-    answer = answer_of(ORDER, [found_of(case_of(ORDER.operation, "slots", 3))])
+    answer = answer_of(ORDER, [root_cause_of(case_of(ORDER.operation, "slots", 3))])
     cost = Cost(start_s=1.5, total_s=2.0, order_bytes=3, answer_bytes=4)
     return TaskEnded(pair=ORDER.pair, number=4, at=7.5, answer=answer, cost=cost)
 

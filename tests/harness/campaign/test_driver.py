@@ -99,7 +99,7 @@ def test_a_finding_that_follows_from_a_later_one_is_dropped(pool, drive):
     assert found_by(driver) == {(FIRST, "slots"): 1, (FIRST, "out"): 1}
     (latest,) = [f for f in state.findings.values() if f.id == "out"]
     last = [line for line in drive(4, work=False).ledger.lines if isinstance(line, Shrunk)][-1]
-    outcome = msgspec.structs.replace(last.answer.outcome, findings=[latest], found=[])
+    outcome = msgspec.structs.replace(last.answer.outcome, findings=[latest], root_causes=[])
     answer = msgspec.structs.replace(last.answer, outcome=outcome)
     driver.state.add(msgspec.structs.replace(last, answer=answer))
     assert found_by(driver) == {(FIRST, "out"): 1}

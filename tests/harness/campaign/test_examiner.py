@@ -60,12 +60,12 @@ def test_a_failing_case_is_in_the_folder_before_the_task_has_ended(examiner, tmp
 
 def test_what_tasks_draw_is_shrunk_once(examiner, tmp_path):
     drawn = ask(examiner, order(TASK, 1), tmp_path / "task").outcome
-    (found,) = drawn.found
+    (found,) = drawn.root_causes
     value = encode(found.smallest.case)
     passing = encode(msgspec.structs.replace(found.smallest.case, params=SHORT))
     made = order(SHRINKING, values=(value, passing))
     answer = ask(examiner, made, tmp_path / "shrinking")
-    (shrunk,) = answer.outcome.found
+    (shrunk,) = answer.outcome.root_causes
     assert shrunk.root == found.root
     assert len(encode(shrunk.smallest.case)) < len(value)
     assert answer.passing == (passing,)
@@ -75,7 +75,7 @@ def test_what_tasks_draw_is_shrunk_once(examiner, tmp_path):
 
     again = msgspec.structs.replace(TASK, known=(shrunk,))
     later = ask(examiner, order(again, 2), tmp_path / "later").outcome
-    assert later.found == []
+    assert later.root_causes == []
     (counted,) = later.findings
     assert counted.failed_cases > 0
     assert counted.case_id == finding.case_id

@@ -17,17 +17,17 @@ from attnproof.harness.cases.magnitudes import (
     critical,
     first_blocks,
 )
+from attnproof.harness.cases.variation.added_features import with_added_features
 from attnproof.harness.cases.variation.batch_changes import batch_changes
 from attnproof.harness.cases.variation.change import MOST_LARGE, MOST_SIZE, is_small, size_of
 from attnproof.harness.cases.variation.combined import changes_of, crossed, enlarged, limits_of
-from attnproof.harness.cases.variation.dressed import dressed
 from attnproof.harness.cases.variation.neighbours import neighbours_of
 from attnproof.harness.cases.variation.other_values import other_options, other_values
 from attnproof.harness.cases.variation.rows import with_blocks
 from attnproof.harness.cases.variation.varied import varied
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.case_check import problem_of, problem_of_made
+from attnproof.harness.running.case_check import problem_of, problem_of_variant
 from attnproof.harness.running.task.more_cases import ids_of_large, is_interpreted_soon
 
 SPLIT = ALL["split_decodes_and_prefills"]
@@ -178,7 +178,7 @@ def test_inner_entries_differ_from_two_equal_ends():
 
 def test_large_cases_of_whole_contexts_are_beyond_a_tile_of_any_size():
     for name in ("get_last_loc", "reshape_and_cache_flash"):
-        made = [case for _, case in enlarged(ALL[name], 23, 1, problem_of_made)]
+        made = [case for _, case in enlarged(ALL[name], 23, 1, problem_of_variant)]
         assert max(case.num_tokens for case in made) > 4096
 
 
@@ -240,7 +240,7 @@ def test_multiples_of_a_size_times_its_reciprocal_are_rounded_down():
 
 
 def test_large_cases_have_more_blocks_than_uint16_and_whole_tiles_of_any_size():
-    made = [case for _, case in enlarged(SLOTS, 40, 1, problem_of_made)]
+    made = [case for _, case in enlarged(SLOTS, 40, 1, problem_of_variant)]
     assert max(len(row) for case in made for row in case.batch.blocks) > 2**16
     assert any(2**13 in case.batch.query_lens for case in made)
     ends = {
@@ -259,7 +259,7 @@ def test_tokens_are_padded_to_equal_queries():
 
 
 def test_large_cases_pass_tiles_of_any_page_size_and_int16():
-    made = [case for _, case in enlarged(SLOTS, 40, 1, problem_of_made)]
+    made = [case for _, case in enlarged(SLOTS, 40, 1, problem_of_variant)]
     assert [problem_of(case) for case in made if problem_of(case)] == []
     assert max(map(size_of, made)) <= MOST_LARGE
     assert sum(size_of(case) > MOST_SIZE for case in made) > 30
@@ -273,7 +273,7 @@ def test_made_cases_have_small_tensors_only():
     name = "make_local_attention_virtual_batches"
     case = Case(name, make_batch([1] * 600, [0] * 600, 1), {"attn_chunk_size": 2**12})
     assert problem_of(case) == ""
-    assert "elements" in problem_of_made(case)
+    assert "elements" in problem_of_variant(case)
 
 
 def test_a_run_of_rows_has_other_rows_before_and_behind():
@@ -304,7 +304,7 @@ def test_repeated_rows_take_their_parameters_with_them():
 
 def test_a_dressed_step_keeps_its_requests():
     for seed in range(30):
-        names, case = dressed(slot_case(), str(seed), problem_of)
+        names, case = with_added_features(slot_case(), str(seed), problem_of)
         assert problem_of(case) == ""
         assert case.batch.query_lens == slot_case().batch.query_lens
         assert bool(names) == (case != slot_case())

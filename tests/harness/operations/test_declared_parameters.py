@@ -24,7 +24,7 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.candidates import offered_by
-from attnproof.harness.running.case_check import problem_of_made
+from attnproof.harness.running.case_check import problem_of_variant
 
 SMALL = 16
 """Largest number of values of a range that are all tried."""
@@ -162,7 +162,7 @@ def cases_of(operation: Operation) -> list[Case]:
         def made(row: Row, base: Data = base, values: Values = values) -> Case:
             return case_of(base, values, row)
 
-        rows = rows_of(values, lambda row, made=made: not problem_of_made(made(row)))
+        rows = rows_of(values, lambda row, made=made: not problem_of_variant(made(row)))
         cases |= {case.id: case for case in map(made, rows)}
     return list(cases.values())
 

@@ -17,7 +17,7 @@ from attnproof import reference
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
 from attnproof.harness.running import own_operations
-from attnproof.harness.running.case_check import problem_of_made
+from attnproof.harness.running.case_check import problem_of_variant
 from attnproof.harness.running.own_operations import VARIABLE, own_names, use_operations
 from attnproof.harness.running.task.task import Outcome
 
@@ -75,7 +75,7 @@ class TestCases:
         operation = ALL[name]
         offered = operation.call.offered({name: getattr(reference, name)}, {}, built_in=True)
         for case in boundaries(name).values():
-            assert problem_of_made(case) == ""
+            assert problem_of_variant(case) == ""
             call = operation.call.prepare(case, 1, "cpu")
             operation.call.outputs(call, operation.call.run(offered, call))
 

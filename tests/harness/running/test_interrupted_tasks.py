@@ -99,7 +99,7 @@ def test_a_task_that_is_in_a_call_without_end(owner, name, interrupted, monkeypa
     assert outcome.result.verdict == "FAIL"
     assert outcome.result.failed > 0
     assert outcome.result.reason == f"interrupted after {outcome.result.cases} cases"
-    assert outcome.found
+    assert outcome.root_causes
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])

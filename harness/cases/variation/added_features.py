@@ -18,7 +18,7 @@ _MOST_CHANGES = 4
 _LEFT_OUT = frozenset({"block size"})
 
 
-def dressed(case: Case, seed: str, problem: Callable[[Case], str]) -> tuple[str, Case]:
+def with_added_features(case: Case, seed: str, problem: Callable[[Case], str]) -> tuple[str, Case]:
     """Return names of added features, and the case with them; "" if none fits.
 
     They are padding, spare columns and slots, slack of the bounds, strides, dtypes, logits
