@@ -8,7 +8,6 @@ import torch
 
 from attnproof.reference.checks.common import check_offsets, check_tensor
 
-from .checking import check_call
 from .dispatch import download, on_device, staging, upload
 from .host import causal_conv1d as loops
 
@@ -41,7 +40,6 @@ def compute_causal_conv1d_metadata(
     length, wide = offsets.numel(), offsets.dtype is torch.int64
     total = loops.count_programs(length, offsets.data_ptr(), wide, _BLOCK_M)
     if total < 0:
-        check_call(operation, query_start_loc_p)
         check_offsets(operation, "query_start_loc_p", offsets)
 
     nums = offsets.new_empty(length - 1)

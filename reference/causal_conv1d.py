@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import torch
 
-from .checks.common import check_offsets
-from .definition.definition import operation
-from .definition.roles import Array, Object, Offsets
+from .checks.common import check_offsets, check_tensor
 from .interface import PAD_SLOT_ID
 
 __all__ = [
@@ -21,13 +19,9 @@ _MIN_PROGRAMS: Final = 1024
 """Minimum number of programs that a pointer has room for; its length is twice that number."""
 
 
-_Pointers = Annotated[torch.Tensor, Array(shape=("?",), dtype=torch.int32)]
-
-
-@operation
 def compute_causal_conv1d_metadata(
-    query_start_loc_p: Offsets,
-) -> tuple[Annotated[dict[int, dict[str, Any]], Object()], _Pointers, _Pointers]:
+    query_start_loc_p: torch.Tensor,
+) -> tuple[dict[int, dict[str, Any]], torch.Tensor, torch.Tensor]:
     """Assign a request, and 8 of its tokens, to each program of the convolution.
 
     `query_start_loc_p` (R+1,) int32 or int64 holds the offsets of the prefills. Return
@@ -39,8 +33,10 @@ def compute_causal_conv1d_metadata(
     `mlist` and `offsetlist` followed by -1. Raise MetadataError for offsets that do not
     start at 0 or that decrease. SPEC.md section 6.
     """
+    operation = "compute_causal_conv1d_metadata"
+    check_tensor(operation, "query_start_loc_p", query_start_loc_p, 1)
     offsets = query_start_loc_p.cpu()
-    check_offsets("compute_causal_conv1d_metadata", "query_start_loc_p", offsets)
+    check_offsets(operation, "query_start_loc_p", offsets)
 
     starts = offsets.tolist()
     nums, mlist, offsetlist = [], [], []

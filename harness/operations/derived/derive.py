@@ -50,7 +50,6 @@ def derive(
     faults: Mapping[str, Fault] | None = None,
     problem: Callable[[Case], str] = lambda _: "",
     unreal: Callable[[Case], str] = lambda _: "",
-    any_slots: bool = False,
     outputs: Callable[[Call, Any], Outputs] | None = None,
     built_in: BuiltIn | None = None,
     invariants: Judge | None = None,
@@ -62,8 +61,7 @@ def derive(
     others, and the `parameters` that they read; `batches` to draw, and how to `adapt` any batch
     to the operation; `examples`, cases that are always run; `steps`, the batch and the parameters
     of an engine's batch; `faults`; the `problem` of a case that cannot be run and why one is
-    `unreal`; `any_slots` of `Inputs`; `outputs` of a result; `invariants`, and further fields of
-    the `Contract`.
+    `unreal`; `outputs` of a result; `invariants`, and further fields of the `Contract`.
     """
     _check_objects(definition, {**definition.values, **(values or {})})
     if definition.methods:
@@ -86,7 +84,6 @@ def derive(
             unreal=why_unreal,
             problem=cases.problem,
             has_batch=definition.has_batch,
-            any_slots=any_slots,
             whole_contexts=cases.has_entries_by_context,
             cases=cases.drawn,
             boundaries=cases.boundaries,

@@ -71,11 +71,10 @@ def test_stops_after_its_limit_of_tries():
 
 
 def test_shrinks_lists_and_numbers_of_plain_cases():
-    params = {"seq_lens": [4, 9, 2], "size": 2, "rank": 1, "interleave": 1, "wide": True}
-    case = Case("prepare_dcp_local_seq_lens", None, params)
-    small = shrink(case, lambda case: sum(case.params["seq_lens"]) >= 3, 1500)
-    plain = {"size": 1, "rank": 0, "interleave": 1, "wide": False}
-    assert small.params == {"seq_lens": [3]} | plain
+    params = {"query_lens": [4, 9, 2], "wide": True, "strided": False}
+    case = Case("compute_causal_conv1d_metadata", None, params)
+    small = shrink(case, lambda case: sum(case.params["query_lens"]) >= 3, 1500)
+    assert small.params == {"query_lens": [3], "wide": False, "strided": False}
 
 
 def test_tries_no_case_that_cannot_be_run():
