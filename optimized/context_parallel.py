@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import torch
 
+from attnproof.reference.checks.context_parallel import check_prefill_chunks
+
 from .checking import check_call, checks
 from .dispatch import on_device
 from .host import context_parallel as loops
@@ -92,7 +94,7 @@ def split_prefill_chunks(
     Result and errors as in `reference`. SPEC.md section 10.
     """
     if _checked:
-        check_call("split_prefill_chunks", **locals())
+        check_prefill_chunks(seq_lens_cpu, workspace_size, request_offset)
     lengths = dense(seq_lens_cpu, seq_lens_cpu.dtype)
     num_reqs, wide = lengths.shape[0], lengths.dtype is torch.int64
     ends = torch.empty(num_reqs, dtype=torch.int64)

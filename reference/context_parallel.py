@@ -8,6 +8,7 @@ from typing import Annotated
 import torch
 
 from .checks.common import check_device, check_int
+from .checks.context_parallel import check_prefill_chunks
 from .definition.definition import operation
 from .definition.roles import ANY_SHAPE, Array, Int, Object, of_shapes
 from .interface.errors import MetadataError
@@ -106,26 +107,17 @@ def _owned(length: int, size: int, rank: int, interleave: int) -> int:
     return turns * interleave + min(max(rest - rank * interleave, 0), interleave)
 
 
-def _fit(
-    seq_lens_cpu: torch.Tensor, workspace_size: int
-) -> Iterator[tuple[str, torch.Tensor, str]]:
-    expected = f"0 to workspace_size = {workspace_size}"
-    yield "seq_lens_cpu", seq_lens_cpu.long() > workspace_size, expected
-
-
-@operation(requires=(_fit,))
 def split_prefill_chunks(
-    seq_lens_cpu: Annotated[torch.Tensor, Array(shape=("N",), least=0, on_cpu=True)],
-    workspace_size: AtLeast1,
-    request_offset: int = 0,
-) -> Annotated[list[tuple[int, int]], Object()]:
+    seq_lens_cpu: torch.Tensor, workspace_size: int, request_offset: int = 0
+) -> list[tuple[int, int]]:
     """Return runs (start, end) of requests whose keys fit into a workspace together.
 
-    `seq_lens_cpu` (N,) int32 or int64, CPU, in tokens. Each run takes requests as long as
+    `seq_lens_cpu` (R,) int32 or int64, CPU, in tokens. Each run takes requests as long as
     their lengths sum to at most `workspace_size` tokens, so every request is in exactly one
     run. `request_offset` is added to all bounds, which are Python ints. Raise MetadataError
     for a length that is negative or above `workspace_size`. SPEC.md section 10.
     """
+    check_prefill_chunks(seq_lens_cpu, workspace_size, request_offset)
     runs = []
     start = total = 0
     for row, length in enumerate(seq_lens_cpu.tolist()):

@@ -6,55 +6,92 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.call import Call, Outputs
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import Contract, Inputs, Operation
 from attnproof.harness.model.place import Place, child_outputs, of_children
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.derived.arguments import Values
-from attnproof.harness.operations.derived.derive import Example, Step, derive_built_in, one_of
-from attnproof.reference import split_prefill_chunks as reference
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.shared.params import Blocks, Params, Positive
+
+NAME = "split_prefill_chunks"
 
 
-def _lengths(params: dict[str, Any]) -> list[int]:
-    lengths: list[int] = params["seq_lens_cpu"]
-    return [lengths[row % len(lengths)] for row in range(params["size_N"])]
+class _Params(Params):
+    seq_lens: Blocks
+    workspace: Positive
+    offset: Count = 0
+    wide: bool = False
+    strided: bool = False
+
+
+def _problem(case: Case) -> str:
+    longest, workspace = max(case.params["seq_lens"], default=0), case.params["workspace"]
+    return f"seq_lens: {longest}, beyond workspace of {workspace}" if longest > workspace else ""
 
 
 def _unreal(case: Case) -> str:
     """Return why no engine makes the case, "" if one may."""
-    if not all(_lengths(case.params)):
+    if not all(case.params["seq_lens"]):
         return "an engine's prefill has a key"
-    wide = case.params["layout"].get("other_dtypes")
-    return "the lengths of an engine are int32" if wide else ""
+    if case.params.get("wide"):
+        return "the lengths of an engine are int32"
+    return "the tensors of an engine have no gaps" if case.params.get("strided") else ""
 
 
-def _of(lengths: list[int], workspace: int, offset: int = 0) -> dict[str, Any]:
-    """Return the parameters of these lengths."""
-    room = workspace - max(lengths, default=0)
-    sizes = {"seq_lens_cpu": lengths or [0], "size_N": len(lengths)}
-    return sizes | {"room": room, "request_offset": offset}
+def _case(seq_lens: list[int], workspace: int, offset: int = 0, **flags: bool) -> Case:
+    """Return a case; flags: the lengths are `wide` (int64), `strided`."""
+    params = {"seq_lens": seq_lens, "workspace": workspace, "offset": offset}
+    return Case(NAME, None, params | flags)
 
 
-def _examples() -> Iterator[Example]:
-    yield "SPEC example", None, _of([5, 3, 4, 8, 1], 8, 2)
-    yield "every prefill fills the workspace", None, _of([8, 8, 8], 8)
+@st.composite
+def _cases(draw: st.DrawFn) -> Case:
+    workspace = draw(st.sampled_from((1, 4, 8, 100)))
+    some = st.integers(0, workspace) | st.sampled_from((workspace, workspace // 2))
+    lengths = draw(st.lists(some, max_size=8))
+    flags = {"wide": draw(st.booleans()), "strided": draw(st.booleans())}
+    return _case(lengths, workspace, draw(st.integers(0, 5)), **flags)
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    yield "SPEC example", _case([5, 3, 4, 8, 1], 8, 2)
+    yield "no prefills", _case([], 8, 3)
+    yield "one prefill of the whole workspace", _case([8], 8)
+    yield "every prefill fills the workspace", _case([8, 8, 8], 8)
     for last in (3, 4, 5):
-        yield f"run of {4 + last} tokens, 8 fit", None, _of([4, last, 2], 8)
-    yield "sequences of length 0", None, _of([0, 8, 0, 0, 1, 0], 8)
-    yield "sum beyond int32", None, _of([2**31 - 1, 1, 2**31 - 2, 2], 2**31 - 1, 1)
-    yield "many prefills", None, _of([1 + i % 7 for i in range(500)], 64)
+        yield f"run of {4 + last} tokens, 8 fit", _case([4, last, 2], 8)
+    yield "sequences of length 0", _case([0, 8, 0, 0, 1, 0], 8)
+    yield "only sequences of length 0", _case([0, 0], 1)
+    yield "sum beyond int32", _case([2**31 - 1, 1, 2**31 - 2, 2], 2**31 - 1, 1)
+    yield "strided int64", _case([3, 4, 5, 6], 9, 1, wide=True, strided=True)
+    yield "many prefills", _case([1 + i % 7 for i in range(500)], 64)
 
 
-def _steps(batch: Batch) -> Iterator[Step]:
+def _steps(batch: Batch) -> Iterator[Case]:
     lengths = [q + c for q, c in zip(batch.query_lens, batch.computed_lens, strict=True)]
     longest = max(lengths, default=0)
-    yield batch, _of(lengths, max(1, longest + longest // 2), batch.num_requests % 4)
+    yield _case(lengths, max(1, longest + longest // 2), batch.num_requests % 4)
 
 
-def _workspace(values: Values) -> int:
-    longest, room = int(values["seq_lens_cpu"].max(initial=0)), int(values.params["room"])
-    return max(1, longest + room)
+def _prepare(case: Case, pattern: int, device: str) -> Call:
+    params = case.params
+    lengths = np.array(params["seq_lens"], dtype=np.int64 if params.get("wide") else np.int32)
+    step = 2 if params.get("strided") else 1
+    arena = Arena([Piece("seq_lens_cpu", lengths, True, (step,))], STALE_PATTERNS[pattern], device)
+    args = {
+        "seq_lens_cpu": arena.tensors["seq_lens_cpu"],
+        "workspace_size": params["workspace"],
+        "request_offset": params.get("offset", 0),
+    }
+    return Call(args, arena=arena)
 
 
 def _outputs(_call: Call, result: Any) -> Outputs:
@@ -85,26 +122,42 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield Violation("[].end", "ends a run before the workspace is full")
 
 
-split_prefill_chunks = derive_built_in(
-    reference,
+def _has_requests(case: Case) -> bool:
+    return bool(case.params["seq_lens"])
+
+
+split_prefill_chunks = Operation(
+    name=NAME,
     section="10",
     summary="runs of prefills whose keys fit into a workspace",
-    values={"workspace_size": _workspace},
-    parameters={"room": one_of(Count, 0, 1, 4, 30, 2**31 - 1)},
-    examples=_examples,
-    steps=_steps,
-    unreal=_unreal,
-    outputs=_outputs,
-    invariants=_invariants,
-    faults={
-        "sequence beyond the workspace": Fault(
-            "workspace_size",
-            lambda _, lengths: int(lengths.max()) - 1,
-            "seq_lens_cpu",
-            applies=lambda case: max(_lengths(case.params), default=0) > 1,
-            reads=("seq_lens_cpu",),
-        ),
-    },
+    inputs=Inputs(
+        params=_Params,
+        problem=_problem,
+        unreal=_unreal,
+        has_batch=False,
+        cases=_cases,
+        boundaries=_boundaries,
+        from_batch=_steps,
+        faults={
+            "sequence beyond the workspace": Fault(
+                ("workspace_size", "seq_lens_cpu"),
+                lambda size, lengths: (size, torch.cat([lengths, lengths[:1] * 0 + size + 1])),
+                "seq_lens_cpu",
+                applies=lambda case: _has_requests(case) and case.params["workspace"] < 2**31 - 1,
+            ),
+            "negative length": Fault(
+                "seq_lens_cpu", lambda lengths: -1 - lengths, applies=_has_requests
+            ),
+            "float lengths": Fault("seq_lens_cpu", torch.Tensor.float),
+            "2-D lengths": Fault("seq_lens_cpu", lambda lengths: lengths[None]),
+            "lengths of another type": wrong_type("seq_lens_cpu"),
+            "workspace of 0": wrong_value("workspace_size", 0),
+            "workspace of another type": wrong_type("workspace_size"),
+            "negative offset": wrong_value("request_offset", -1),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare, outputs=_outputs),
+    contract=Contract(invariants=_invariants),
 )
 
 OPERATIONS = (split_prefill_chunks,)
