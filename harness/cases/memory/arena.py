@@ -28,6 +28,8 @@ _PLACES = 8
 """Number of addresses and of storage offsets, in words, at which memory on the CPU may begin."""
 STALE_PATTERNS = (0x5A5A5A5B, 0)
 """Poison patterns for stale places: one far out of range, one that is a valid value."""
+UNWRITTEN_PATTERNS = (0x5A5B5A5B, 0)
+"""Contents of buffers to fill: a stale entry that is copied behind the live ones shows."""
 
 
 class Piece(NamedTuple):

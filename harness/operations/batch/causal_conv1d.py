@@ -47,7 +47,7 @@ def _case(query_lens: list[int], wide: bool = False, strided: bool = False) -> C
 
 _LENGTH = st.sampled_from((0, 1, 7, 8, 9, 16, 17)) | st.integers(0, 70)
 _LENGTHS = st.lists(_LENGTH, max_size=7)
-_RARELY = st.integers(0, 5).map(lambda lot: lot == 5)
+_RARELY = st.integers(0, 5).map(lambda draw: draw == 5)
 
 
 @st.composite

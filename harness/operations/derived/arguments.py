@@ -16,7 +16,13 @@ from attnproof.harness.cases.batches.tensors import (
     metadata_of,
     row_strides,
 )
-from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece, Placement
+from attnproof.harness.cases.memory.arena import (
+    STALE_PATTERNS,
+    UNWRITTEN_PATTERNS,
+    Arena,
+    Piece,
+    Placement,
+)
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
 from attnproof.harness.model.call import Call
 from attnproof.harness.model.case import Batch
@@ -188,7 +194,7 @@ class Values:
             chosen = self._in_memory(self._chosen(argument, declared, shape), dtype)
         else:
             words = _WORDS[dtype.itemsize] if dtype.is_floating_point else dtype
-            chosen = _filled(shape, np.dtype(_NUMPY[words]), self.stale)
+            chosen = _filled(shape, np.dtype(_NUMPY[words]), UNWRITTEN_PATTERNS[self.pattern])
         return self._with_tail(chosen, declared)
 
     def _with_tail(self, array: np.ndarray, declared: Array) -> np.ndarray:
@@ -196,7 +202,8 @@ class Values:
         spare = self.params[SPARE] if declared.longer else 0
         if not spare:
             return array
-        return np.concatenate([array, _filled((spare, *array.shape[1:]), array.dtype, self.stale)])
+        stale = (UNWRITTEN_PATTERNS if declared.written else STALE_PATTERNS)[self.pattern]
+        return np.concatenate([array, _filled((spare, *array.shape[1:]), array.dtype, stale)])
 
     def _in_memory(self, values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
         """Return the values in a dtype, floats as words of their size."""

@@ -16,6 +16,7 @@ from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.derived.arguments import Values
 from attnproof.harness.operations.derived.derive import Example, derive_built_in
+from attnproof.harness.operations.derived.params import layout_of
 from attnproof.reference import prepare_next_token_ids_padded as reference
 
 NEXT, COUNT = "next_token_ids", "valid_sampled_tokens_count"
@@ -31,7 +32,7 @@ def _unreal(case: Case) -> str:
         return "an engine samples a token for each request of a step"
     if ((rows[:, :-1] == -1) & (rows[:, 1:] != -1)).any():
         return "an engine accepts the first of a row's tokens"
-    return "an engine's are int32" if params["layout"].get("other_dtypes") else ""
+    return "an engine's are int32" if layout_of(case).other_dtypes else ""
 
 
 def _of(rows: list[list[int]], discarded: list[bool] | None = None, **more: Any) -> dict[str, Any]:
