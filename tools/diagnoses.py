@@ -86,6 +86,8 @@ def _of_node(node: ast.AST, constants: dict[str, list[str]]) -> Iterator[tuple[s
 
 def _returns_diagnosis(node: ast.FunctionDef) -> bool:
     """True if the function returns a diagnosis and not a part of another text."""
+    if any(ast.unparse(arg.annotation or arg) == "Code" for arg in node.args.args):
+        return False  # it writes a step, and names it
     returns = ast.unparse(node.returns) if node.returns else ""
     return returns in _RETURNS and not _OTHER_TEXTS.search(node.name)
 

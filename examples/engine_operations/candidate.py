@@ -1,14 +1,6 @@
-"""The five operations in vectorised torch."""
+"""The four operations in vectorised torch."""
 
 import torch
-
-
-def compute_token_to_req_indices(query_start_loc, out, num_mapped_tokens, num_tokens):
-    """Write the row of each query token, and 0 for padding."""
-    counts = query_start_loc.diff()
-    rows = torch.arange(len(counts), dtype=out.dtype)
-    out[:num_mapped_tokens] = rows.repeat_interleave(counts, output_size=num_mapped_tokens)
-    out[num_mapped_tokens:num_tokens] = 0
 
 
 def get_uniform_decode_token_count(num_reqs, num_tokens, max_query_len, decode_graph_eligible):

@@ -54,11 +54,6 @@ def test_a_worked_example(verified, folder, name, finding):
 
 
 PLANTED = {
-    # the buffer of a graph is cleared behind the padding
-    "compute_token_to_req_indices": (
-        "out[num_mapped_tokens:num_tokens] =",
-        "out[num_mapped_tokens:] =",
-    ),
     # a prompt is sent to the graph of the decodes (vllm#53051)
     "get_uniform_decode_token_count": ("decode_graph_eligible and ", ""),
     # a row of one token is a decode

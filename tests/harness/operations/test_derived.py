@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from attnproof import reference
+from attnproof.harness.cases.memory.arena import UNWRITTEN_PATTERNS
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
 from attnproof.harness.running import own_operations
@@ -120,11 +121,11 @@ class TestCases:
             assert len(set(args["order"].tolist())) == len(args["order"])
             assert len(args["rows"]) <= args["steps"] < len(args["rows"]) + 9
 
-    def test_a_written_array_may_be_longer_and_holds_stale_values(self):
+    def test_a_written_array_may_be_longer_and_holds_no_stale_entry(self):
         case = boundaries("fill_slots")["spare 3"]
         out = ALL["fill_slots"].call.prepare(case, 0, "cpu").args["out"]
         assert len(out) == case.num_tokens + 3
-        assert set(out.tolist()) == {0x5A5A5A5B}
+        assert set(out.tolist()) == {UNWRITTEN_PATTERNS[0]}
 
     def test_a_class_has_every_method_in_turn(self):
         steps = boundaries("Window")["every method in turn"].params["steps"]
