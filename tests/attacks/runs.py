@@ -25,6 +25,8 @@ from tests.forking import become
 LIMIT_S = 60.0
 """Seconds of its own, as a `Stopwatch` counts them, after which a run is killed with all its
 processes: then the attack succeeded. On a busy machine a run takes longer."""
+FURTHER_S = 10.0
+"""Seconds more for each candidate after the first one."""
 ORPHAN_S = 5.0
 """Seconds that the processes of a run may outlive it."""
 OPERATION = "slice_query_start_locs"
@@ -81,8 +83,10 @@ class Judged(NamedTuple):
 class Run:
     """A command line that runs in `folder`; the caller must call `end`."""
 
-    def __init__(self, function: Callable[[], object], folder: Path) -> None:
-        self.folder = folder
+    def __init__(
+        self, function: Callable[[], object], folder: Path, limit_s: float = LIMIT_S
+    ) -> None:
+        self.folder, self.limit_s = folder, limit_s
         self._others = set(children_of(os.getpid()))
         self._streams = (tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+"))  # noqa: SIM115
         self._begun = time.monotonic()
@@ -103,12 +107,13 @@ class Run:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def end(self, limit_s: float = LIMIT_S, beside: Run | None = None) -> Ended:
+    def end(self, limit_s: float | None = None, beside: Run | None = None) -> Ended:
         """Wait for the run, kill it after the limit, and collect what it left.
 
         Processes of a run that goes on `beside` are its own.
         """
         stopwatch, status = Stopwatch(self.pid), None
+        limit_s = limit_s or self.limit_s
         while status is None:
             found, raw = os.waitpid(self.pid, os.WNOHANG)
             status = os.waitstatus_to_exitcode(raw) if found else None
@@ -155,7 +160,8 @@ def command(*arguments: object, folder: Path) -> Run:
         sys.argv = ["attnproof", *map(str, arguments)]
         main()
 
-    return Run(call, folder)
+    further = max(0, arguments.count("--candidate") - 1)
+    return Run(call, folder, LIMIT_S + FURTHER_S * further)
 
 
 def shell(text: str, folder: Path) -> Run:
