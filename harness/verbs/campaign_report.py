@@ -12,9 +12,10 @@ from attnproof.harness.campaign.examiner_process import LINK, ExaminerProcess
 from attnproof.harness.campaign.records import LinkRequest, Pair
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.run import OperationResult, Run
+from attnproof.harness.model.run import Run
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.parent.plan import Plan, Skip, find_skip
+from attnproof.harness.running.parent.task_process import skipped
 from attnproof.harness.running.task.deviations import Explained
 from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.task import Outcome
@@ -60,16 +61,7 @@ def _outcome(driver: Driver, plan: Plan, operation: Operation, candidate: Candid
     if skip is None:
         state = driver.state.pairs[Pair(operation.name, candidate.name)]
         return state.outcome(operation.name, operation.section, candidate.name, candidate.lane)
-    result = OperationResult(
-        name=operation.name,
-        section=operation.section,
-        candidate=candidate.name,
-        device=candidate.lane,
-        verdict=skip.verdict,
-        reason=skip.reason.text,
-        cause=skip.reason.cause,
-    )
-    return Outcome(result, [])
+    return skipped(operation, candidate, skip)
 
 
 def _linked(outcomes: list[Outcome], plan: Plan) -> list[Outcome]:

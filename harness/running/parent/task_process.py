@@ -89,7 +89,7 @@ class TaskProcess:
 
     @property
     def waitables(self) -> tuple[Connection, int]:
-        """What is ready when a message has arrived or the process has ended."""
+        """Connection and sentinel, for a wait until a message arrives or the process ends."""
         return self.connection, self.process.sentinel
 
     def send(self, order: bytes) -> None:
