@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from ..checks.common import (
-    check_bool,
     check_common_metadata,
     check_cpu,
     check_device,
@@ -27,6 +26,9 @@ from ..checks.vectors import refuse
 from ..interface.errors import MetadataError
 from .definition import Argument, Definition, DefinitionError, Result, built_in_definition
 from .roles import OF_SHAPES, Array, Bound, Flag, Int, Metadata, Object, Size, size_of
+
+_KINDS: dict[type, tuple[type, ...]] = {Int: (int,), Flag: (bool,), Array: (torch.Tensor,)}
+_PACKAGE = f"{__name__.split('.')[0]}."
 
 
 def check_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -117,23 +119,18 @@ def _dtypes(*dtypes: torch.dtype) -> str:
 
 def _check_type(name: str, argument: Argument, value: Any) -> None:
     declared = argument.declared
-    if isinstance(declared, Flag):
-        check_bool(name, argument.name, value)
-        return
     if isinstance(declared, Metadata):
         _check_metadata(name, declared, value)
         return
-    if isinstance(declared, Object):
-        is_bool = isinstance(value, bool) and bool not in declared.kinds
-        if declared.kinds and (is_bool or not isinstance(value, declared.kinds)):
-            shown = " or ".join(kind.__name__ for kind in declared.kinds)
-            raise TypeError(f"{name}: {argument.name} is {type(value).__name__}, expected {shown}")
-        return
-    expected = int if isinstance(declared, Int) else torch.Tensor
-    if type(value) is not int if isinstance(declared, Int) else not isinstance(value, torch.Tensor):
-        shown = "int" if expected is int else "torch.Tensor"
-        raise TypeError(f"{name}: {argument.name} is {type(value).__name__}, expected {shown}")
+    kinds = declared.kinds if isinstance(declared, Object) else _KINDS[type(declared)]
+    is_bool = isinstance(value, bool) and bool not in kinds
+    is_right = isinstance(value, kinds) and not is_bool
     if isinstance(declared, Int):
+        is_right = type(value) is int
+    if kinds and not is_right:
+        shown = " or ".join([*map(_class_name, kinds), *["None"] * argument.optional])
+        raise TypeError(f"{name}: {argument.name} is {type(value).__name__}, expected {shown}")
+    if not isinstance(declared, Array):
         return
     if value.ndim != len(declared.sizes) and not declared.has_any_shape:
         dimensions = f"{len(declared.sizes)}-D"
@@ -141,6 +138,12 @@ def _check_type(name: str, argument: Argument, value: Any) -> None:
     if value.dtype not in declared.dtypes:
         allowed = _dtypes(*declared.dtypes)
         raise MetadataError(name, argument.name, f"of dtype {value.dtype}", allowed)
+
+
+def _class_name(kind: type) -> str:
+    """Return the name of a class, that of another package with its module."""
+    is_known = kind.__module__ == "builtins" or kind.__module__.startswith(_PACKAGE)
+    return kind.__name__ if is_known else f"{kind.__module__}.{kind.__name__}"
 
 
 def _of_column(argument: Argument, value: Any) -> Any:

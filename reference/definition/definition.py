@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from .model import Argument, Definition, DefinitionError, Result, Values
@@ -99,16 +100,18 @@ def operation(
 
 def _decorated_class(target: Any, name: str, added: Added, state: tuple[str, ...]) -> Any:
     """Set the definition of a class, and let its methods check their arguments."""
+    initializer = vars(target).get("__init__")
+    names = inspect.signature(initializer).parameters if initializer is not None else ()
+    of_methods = replace(added, opened=frozenset(names) - {"self"})
     methods = []
     for attribute, value in list(vars(target).items()):
         if inspect.isfunction(value) and not attribute.startswith("_"):
-            method = read_signature(value, attribute, f"{name}.{attribute}", added, bound=True)
+            method = read_signature(value, attribute, f"{name}.{attribute}", of_methods, bound=True)
             setattr(target, attribute, checking(value, method, bound=True))
             methods.append(method)
     place = place_of(target)
     if not methods:
         raise DefinitionError(f"{place}: class {name} has no public method, which would be a step")
-    initializer = vars(target).get("__init__")
     opened: tuple[Argument, ...] = ()
     parts = tuple(methods)
     if initializer is not None:

@@ -1,37 +1,19 @@
-"""Definitions read from the signatures of functions, and what a definition must keep to."""
+"""Definitions read from the signatures of functions."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-import torch
-
 from .model import Argument, Definition, DefinitionError, Result, Values
-from .roles import (
-    BY_VALUES,
-    CUT_AXES,
-    Amount,
-    Array,
-    Declaration,
-    Flag,
-    Int,
-    Object,
-    Role,
-    size_of,
-)
+from .roles import CUT_AXES, Array, Declaration, Flag, Int, Object
+from .rules import check_axes
 
 _PLAIN: dict[Any, Declaration] = {int: Int(), bool: Flag()}
 """Declarations of arguments without one."""
-_DTYPES_OF: dict[str, tuple[torch.dtype, ...]] = {
-    "flags": (torch.bool,),
-    "data": (torch.float16, torch.bfloat16, torch.float32, torch.float64),
-}
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-"""Dtypes of the other roles."""
 _PARAMETERS = ("layout", "order", "spare", "batch", "steps", "do")
 """Parameters of cases that are not those of an argument."""
 _UNDECLARED = object()
@@ -45,6 +27,8 @@ class Added:
     requires: tuple[Callable[..., Any], ...] = ()
     values: Mapping[str, Callable[[Values], Any]] = field(default_factory=dict)
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    opened: frozenset[str] = frozenset()
+    """Arguments of a class's instantiation, which its methods do not have."""
 
 
 def read_signature(
@@ -87,7 +71,7 @@ def read_signature(
         values=added.values,
         choices=added.choices,
     )
-    _check_axes(definition, f"{place}: {named}")
+    check_axes(definition, f"{place}: {named}", added.opened)
     written = {arg.name for arg in arguments if arg.is_written}
     for result in definition.results:
         if result.name in written:
@@ -221,120 +205,6 @@ def _result(name: str, hint: Any, place: str) -> Result:
             f"{place}: {name} has no declaration: annotate what is returned, None for nothing"
         )
     return Result(name, Array(), kind, optional)
-
-
-def _check_axes(definition: Definition, place: str) -> None:
-    """Raise DefinitionError for a size that nothing determines, or that two arguments say."""
-    known = set(CUT_AXES if definition.has_batch else ())
-    said, roles = dict[str, str](), dict[str, str]()
-    for argument in definition.arguments:
-        declared, where = argument.declared, f"{place}: {argument.name}"
-        _check_meaning(declared, where)
-        if isinstance(declared, Int) and declared.axis:
-            if declared.axis in said:
-                raise DefinitionError(
-                    f"{place}: axis {declared.axis} is the value of both {said[declared.axis]} "
-                    f"and {argument.name}: give one of them another axis"
-                )
-            said[declared.axis] = argument.name
-        if isinstance(declared, Int):
-            known.add(argument.name)
-        if isinstance(declared, Array):
-            _check_sizes(declared, where)
-            _check_role(argument.name, declared, roles, place)
-            _check_memory(definition, declared, where)
-            known |= {size.axis for size in declared.sizes[declared.longer :]}
-    known |= said.keys()
-    for argument in definition.arguments:
-        for limit in _bounds(argument.declared):
-            _check_known(f"{place}: {argument.name}", limit.axis, known)
-        _check_dtype_of(argument, definition, place)
-        for size in argument.declared.sizes if isinstance(argument.declared, Array) else ():
-            _check_known(f"{place}: {argument.name}", size.axis, known - {BY_VALUES})
-    for result in definition.results:
-        _check_meaning(result.declared, f"{place}: {result.name}")
-        _check_sizes(result.declared, f"{place}: {result.name}")
-        for size in result.declared.sizes:
-            _check_known(f"{place}: {result.name}", size.axis, {*known, BY_VALUES})
-
-
-def _check_meaning(declared: Declaration, place: str) -> None:
-    """Raise DefinitionError for a role or an amount that there is not."""
-    if isinstance(declared, (Flag, Object)):
-        return
-    is_array = isinstance(declared, Array)
-    known = get_args(Role if is_array else Amount)
-    meaning = declared.role if isinstance(declared, Array) else declared.amount
-    if meaning not in known:
-        kind = "role" if is_array else "meaning of an integer"
-        raise DefinitionError(f"{place}: {meaning!r} is no {kind}: {', '.join(known)}")
-
-
-def _check_role(name: str, declared: Array, roles: dict[str, str], place: str) -> None:
-    """Raise DefinitionError for a second name of the same values of a batch; add the first."""
-    if not declared.follows_batch or declared.on_cpu:
-        return
-    if declared.role in roles:
-        raise DefinitionError(
-            f"{place}: {roles[declared.role]} and {name} are both the {declared.role} of the "
-            "batch: declare one of them as numbers, or on_cpu as a mirror of the other"
-        )
-    roles[declared.role] = name
-
-
-def _check_dtype_of(argument: Argument, definition: Definition, place: str) -> None:
-    """Raise DefinitionError for the dtype of an argument that there is not before this one."""
-    declared = argument.declared
-    if not isinstance(declared, Array) or not declared.dtype_of:
-        return
-    names = [arg.name for arg in definition.arguments if isinstance(arg.declared, Array)]
-    if declared.dtype_of not in names[: names.index(argument.name)]:
-        raise DefinitionError(
-            f"{place}: {argument.name}: {declared.dtype_of} is no array before it: dtype_of is the "
-            "name of one"
-        )
-
-
-def _check_memory(definition: Definition, declared: Array, place: str) -> None:
-    """Raise DefinitionError for an array that may be what is no argument."""
-    if declared.may_be and declared.may_be not in [arg.name for arg in definition.arguments]:
-        raise DefinitionError(f"{place}: may_be names {declared.may_be}, which is no argument")
-    for name in ("longer", "dense"):
-        if getattr(declared, name) and not declared.sizes:
-            raise DefinitionError(f"{place}: {name} needs a shape with a dimension")
-    if declared.may_be and not declared.written:
-        raise DefinitionError(f"{place}: may_be is for an array that is written")
-
-
-def _check_known(place: str, axis: str, known: set[str]) -> None:
-    if axis and axis not in known:
-        listed = ", ".join(sorted(known - {"", BY_VALUES}))
-        raise DefinitionError(
-            f"{place}: nothing determines the size {axis}: name it in the shape of an argument, or "
-            f"declare an integer Int('axis', axis={axis!r}); known: {listed}; a result may have '?'"
-        )
-
-
-def _bounds(declared: Declaration) -> Iterator[Any]:
-    for bound in (declared.least, declared.below):
-        if bound is not None:
-            yield size_of(bound)
-
-
-def _check_sizes(declared: Array, place: str) -> None:
-    try:
-        tuple(declared.sizes), tuple(_bounds(declared))
-    except ValueError as error:
-        raise DefinitionError(f"{place}: {error}") from None
-    allowed = _DTYPES_OF.get(declared.role, _INTEGERS)
-    for dtype in declared.dtypes:
-        if dtype not in allowed:
-            listed = ", ".join(str(kind).removeprefix("torch.") for kind in allowed)
-            raise DefinitionError(
-                f"{place}: an array of {declared.role} is not of {dtype}: it may be {listed}"
-            )
-    if declared.tolerance and declared.role != "data":
-        raise DefinitionError(f"{place}: a tolerance is for data; integers are compared exactly")
 
 
 def place_of(target: Any) -> str:

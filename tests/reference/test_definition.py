@@ -1,8 +1,9 @@
 """Definitions of operations: what a signature must say, and what each call then checks."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -25,7 +26,7 @@ from attnproof.define import (
     operation,
 )
 from attnproof.reference.definition.definition import definition_of
-from attnproof.reference.definition.roles import Size, size_of
+from attnproof.reference.definition.roles import Object, Size, size_of
 from attnproof.reference.interface import MetadataError
 
 Tensor = torch.Tensor
@@ -129,7 +130,59 @@ class TestRefusedDefinitions:
     def test_an_axis_that_only_a_longer_array_says(self):
         def f(out: Annotated[Tensor, Array(shape=("M",), written=True, longer=True)]) -> None: ...
 
-        assert refused(f).startswith("f: out: nothing determines the size M: ")
+        assert refused(f) == (
+            "f: out: nothing determines the size M: out may be longer; name it in the shape of "
+            "another argument, or declare Int('axis', axis='M')"
+        )
+
+    def test_a_limit_of_a_method_that_is_an_argument_of_the_instantiation(self):
+        class Blocks:
+            """Keep blocks."""
+
+            def __init__(self, count: int) -> None: ...
+
+            def free(self, ids: Annotated[Tensor, Array(shape=("N",), below="count")]) -> None: ...
+
+        assert refused(Blocks) == (
+            "Blocks.free: ids: count is an argument of __init__: limits and shapes of a method "
+            "name its own arguments, and it refuses other values with MetadataError"
+        )
+
+    @pytest.mark.parametrize(
+        ("near", "declared", "axis"),
+        [
+            ("R", Array("sequence lengths"), "r"),
+            ("C", Array("slot pool"), "c"),
+            ("N", Array(shape=("N",)), "n"),
+        ],
+    )
+    def test_axes_that_differ_in_case_only(self, near, declared, axis):
+        def f(
+            a: Annotated[Tensor, declared], b: Annotated[Tensor, Array(shape=(axis,))]
+        ) -> Numbers: ...
+
+        message = f"f: {axis} is another axis than {near}: did you mean {near}?"
+        assert refused(f) == message
+
+    def test_an_integer_with_the_name_of_an_axis_in_small_letters(self):
+        def f(n: Annotated[int, Int("axis", axis="N")], a: Numbers, c: int) -> Numbers: ...
+
+        assert defined(f)
+
+    @pytest.mark.parametrize(
+        ("declared", "problem"),
+        [
+            (Array(shape=(2,), least=4, below=4), "no value is at least 4 and below 4"),
+            (Array("sequence lengths", below=0), "no value is at least 0 and below 0"),
+            (Array(shape=("N",), least="N+1", below="N"), "no value is at least N+1 and below N"),
+            (Int(below=-1), "no value is at least 0 and below -1"),
+            (Int(below="N-1"), "'N-1' is no size: write 3, 'N', 'N+1' or '2*N'"),
+        ],
+    )
+    def test_limits_that_no_value_keeps(self, declared, problem):
+        def f(a: Annotated[Any, declared]) -> int: ...
+
+        assert refused(f) == f"f: a: {problem}"
 
     def test_memory_of_what_is_no_argument(self):
         def f(
@@ -322,6 +375,7 @@ def of_batch(
     few: Annotated[int, Int(least=1, below=9)],
     flag: bool = False,
     mirror: Annotated[Tensor, Array("sequence lengths", on_cpu=True)] | None = None,
+    entries: Annotated[dict[str, int] | np.ndarray, Object()] | None = None,
 ) -> None:
     """Fill the slots."""
 
@@ -356,7 +410,9 @@ class TestChecksOfACall:
         [
             ("offsets", [0, 2, 3], "offsets is list, expected torch.Tensor"),
             ("few", True, "few is bool, expected int"),
-            ("few", None, "few is NoneType, expected int"),
+            ("few", None, "few is NoneType, expected int$"),
+            ("mirror", [5, 1], "mirror is list, expected torch.Tensor or None$"),
+            ("entries", [], "entries is list, expected dict or numpy.ndarray or None$"),
             ("flag", 1, "flag is int, expected bool"),
         ],
     )
