@@ -49,6 +49,8 @@ _TRIED = 3
 """Cases of each definition that its reference is called on first."""
 _DONE = "done"
 """Last line of a process in which all of them went well."""
+_REFUSED = "refused"
+"""First word of the last line, before the message, if a function of `values` raises."""
 _UNWRITTEN = "raises NotImplementedError"
 """Problem of a reference that `attnproof init` wrote."""
 _registered: dict[str, list[str]] = {}
@@ -211,6 +213,8 @@ def _try(definition: Definition, operation: Operation, more: dict[str, Any]) -> 
     name, _, problem = text.rpartition("\n")[2].partition("\t")
     if name == _DONE and not code:
         return
+    if name == _REFUSED:
+        raise UsageError(problem)
     if code == -signal.SIGALRM:
         problem = f"does not return within {TRIAL_S:g} s"
     elif not problem:
@@ -236,7 +240,10 @@ def _forked(operation: Operation, form: Form) -> tuple[int, str]:
             die_with_parent(owner, signal.SIGKILL)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, TRIAL_S)
-            _call_first(operation, form, write)
+            try:
+                _call_first(operation, form, write)
+            except DefinitionError as error:
+                os.write(write, f"\n{_REFUSED}\t{_relative(str(error))}".encode()[:4000])
             status = 0
         os._exit(status)
     os.close(write)
@@ -253,6 +260,8 @@ def _call_first(operation: Operation, form: Form, pipe: int) -> None:
     """
     try:
         cases = list(islice(operation.inputs.boundaries(), _TRIED))
+    except DefinitionError:
+        raise
     except Exception as error:  # of a condition, or of a class that is instantiated
         text = escape_line(f"makes no cases: {type(error).__name__}: {error}")
         os.write(pipe, f"\nany\t{text}".encode()[:4000])

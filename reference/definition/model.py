@@ -55,6 +55,10 @@ class Values(Protocol):
         `block_table` (`np.ndarray`), `num_reqs`, `max_query_len`, `max_seq_len`."""
 
     @property
+    def block_size(self) -> int:
+        """Tokens per block of the batch."""
+
+    @property
     def sizes(self) -> Mapping[str, int]:
         """Size of each axis."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import zlib
 from collections.abc import Iterator
 from functools import cached_property
@@ -39,7 +40,7 @@ from attnproof.harness.operations.derived.params import (
     limits,
 )
 from attnproof.harness.operations.derived.pool import Pool, token_pool
-from attnproof.reference.definition.definition import Argument
+from attnproof.reference.definition.definition import Argument, DefinitionError
 from attnproof.reference.definition.roles import Array, Flag, Int, Metadata
 
 _NUMPY = {
@@ -91,7 +92,7 @@ class Values:
                 self.sizes[axis] = params[f"size_{axis}"]
         for axis in free:
             if axis in self._supplied:
-                self.sizes[axis] = int(self._supplied[axis](self))
+                self.sizes[axis] = int(self._following(axis))
         # Limits may be the values of other numbers, which have constant ones.
         for argument in sorted(definition.arguments, key=_depends_on_others):
             if isinstance(argument.declared, Int):
@@ -105,6 +106,11 @@ class Values:
         """Arrays of the case's batch."""
         assert self._batch is not None
         return self._batch
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block of the case's batch."""
+        return self.batch.batch.block_size
 
     @cached_property
     def pool(self) -> Pool:
@@ -122,7 +128,7 @@ class Values:
         if not self.has(argument):
             return None
         if argument.name in self._supplied:
-            value = self._supplied[argument.name](self)
+            value = self._following(argument.name)
             if value is None or not isinstance(declared, Array):
                 return value
             return self._with_tail(self._converted(value, declared), declared)
@@ -132,6 +138,22 @@ class Values:
             return self.params[key_of(argument)]
         assert isinstance(declared, Int)
         return self._number(argument, declared)
+
+    def _following(self, name: str) -> Any:
+        """Return what `values` compute of an argument or axis (DefinitionError)."""
+        try:
+            value = self._supplied[name](self)
+        except DefinitionError:  # of another one, which this one reads
+            raise
+        except Exception as error:
+            file = self.definition.place.rpartition(":")[0]
+            frames = traceback.extract_tb(error.__traceback__)
+            frame = [frame for frame in frames if frame.filename == file][-1:] or frames[-1:]
+            raise DefinitionError(
+                f'{frame[0].filename}:{frame[0].lineno}: values["{name}"] of '
+                f"{self.definition.name} raises {type(error).__name__}: {error}"
+            ) from error
+        return value.item() if isinstance(value, np.generic) else value
 
     def _number(self, argument: Argument, declared: Int) -> int:
         """Return the value of an integer, inside its limits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +38,7 @@ from attnproof.harness.running.task.root_causes import RootCause
 from attnproof.harness.running.task.run_cases import run_cases
 from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
+from attnproof.reference.definition.definition import DefinitionError
 
 _HURRY_S = 2.0
 """Seconds for all explanations of findings after an interrupt."""
@@ -224,6 +226,9 @@ def _concluded(
         return _Conclusion("UNVERIFIED", Reason(Cause.DEVIATIONS_FILE, str(error)))
     except InfrastructureError as error:
         return _Conclusion("UNVERIFIED", Reason(Cause.MACHINE, f"stopped: {error}"))
+    except DefinitionError as error:  # of a function of `values`, on a later case
+        reason = Reason(Cause.REFERENCE_FAILED, str(error), traceback.format_exc())
+        return _Conclusion("UNVERIFIED", reason)
     if examination.counts.failed:
         return _Conclusion("FAIL")
     if not examination.counts.origins.get("fuzz"):

@@ -53,7 +53,9 @@ class InvalidCaseError(InfrastructureError):
         self.log = log
         own = inspect.unwrap(getattr(reference, case.operation, type(self)))
         is_of_a_user = not own.__module__.startswith(f"{reference.__name__.partition('.')[0]}.")
-        by_reference = is_of_a_user and f'"{inspect.getsourcefile(own)}"' in log
+        file = inspect.getsourcefile(own) if is_of_a_user else ""
+        # A frame of the reference, or the place that the message of its definition begins with.
+        by_reference = is_of_a_user and (f'"{file}"' in log or f" {file}:" in reason)
         self.cause = Cause.REFERENCE_FAILED if by_reference else Cause.INVALID_CASE
         self.failed = "the reference" if by_reference else "the harness"
 

@@ -50,6 +50,15 @@ class Rank:
 """
 
 
+FOLLOWING = """
+@operation(values={"count": lambda values: values.%s})
+def counted(seq_lens: SeqLens, count: int) -> int:
+    '''Return the number.'''
+    return count
+"""
+"""An operation with an argument that follows from the batch."""
+
+
 @pytest.fixture
 def write(tmp_path, monkeypatch):
     """Write a file of definitions after the usual imports; what it registers is removed."""
@@ -149,6 +158,11 @@ class TestRegistration:
         params = {**cases[0].params, "size": 0}
         assert "instantiation" in operation.inputs.problem(Case("Rank", None, params))
 
+    def test_a_number_of_numpy_that_follows_is_one_of_python(self, write):
+        use_operations([write(FOLLOWING % "batch.seq_lens.sum() + values.block_size")])
+        _, case = next(ALL["counted"].inputs.boundaries())
+        assert ALL["counted"].call.prepare(case, 0, "cpu")["count"] == 14 + 4
+
     def test_an_imported_definition_is_not_defined_again(self, write):
         write(DOUBLED, "first.py")
         use_operations([write("from first import doubled\n" + DOUBLED.replace("doubled", "twice"))])
@@ -245,6 +259,11 @@ class TestRefusedReferences:
             write(text)
         )
 
+    def test_a_function_of_values_that_raises(self, write):
+        assert refusal(write(FOLLOWING % "sizes['E']")) == (
+            """ops.py:8: values["count"] of counted raises KeyError: 'E'"""
+        )
+
     def test_state_that_is_no_attribute(self, write):
         text = RANK.replace("@operation", "@operation(state=('cals',))")
         assert "has no attribute [0].cals, which is declared as its state" in refusal(write(text))
@@ -308,6 +327,36 @@ def test_pyproject_toml_names_the_files(attnproof, write, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
     assert [one["name"] for one in summary["operations"]] == ["doubled"]
+
+
+def test_a_function_of_values_that_raises_on_a_later_case_is_named(attnproof, write, tmp_path):
+    write(FOLLOWING % "params['x'] if values.sizes['R'] > 200 else 1")
+    (tmp_path / "mine.py").write_text("def counted(seq_lens, count):\n    return count\n")
+    options = ("--operations=ops.py", "--examples=5", "--no-vary", "--steps=0", "--out=out")
+    done = attnproof("verify", "--candidate", "mine.py", *options, cwd=tmp_path)
+    assert done.returncode == 5
+    assert "FAULT OF THE REFERENCE counted [mine]: " in done.stdout
+    assert """ops.py:8: values["count"] of counted raises KeyError: 'x'; the""" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("functions", "line"),
+    [
+        ("doubled", ["NOT OFFERED by mine: counted, 86 of 86 operations of attnproof"]),
+        ("doubled counted", []),
+        ("doubled counted get_dcp_lens", ["NOT OFFERED by mine: 85 of 86 operations of attnproof"]),
+        ("other", []),
+    ],
+)
+def test_operations_of_ours_are_counted_briefly(attnproof, write, tmp_path, functions, line):
+    write(DOUBLED + FOLLOWING % "block_size")
+    text = "".join(f"def {name}(*args):\n    return 1\n" for name in functions.split())
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    options = ("--operations=ops.py", "--examples=1", "--no-vary", "--steps=0", "--out=out")
+    done = attnproof("verify", "--candidate", "mine.py", *options, "--maxfail=1", cwd=tmp_path)
+    assert [text for text in done.stdout.splitlines() if text.startswith("NOT OFFERED")] == line
+    nothing = "mine offers none of the operations asked for: define functions such as doubled\n"
+    assert (nothing in done.stderr) == (functions == "other")
 
 
 def test_a_reference_that_fails_on_a_later_case_is_named(attnproof, write, tmp_path):
