@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from attnproof.harness.report.shared.deviations import deviation_line
 from attnproof.harness.report.shared.diagnoses import entry_of, page_address
 from attnproof.harness.report.shared.finding_text import FindingText
 from attnproof.harness.report.shared.wording import many
+from attnproof.harness.running.own_operations import own_names, sources_in_use
 
 
 def closing_summary(record: Run, place: Path, *, quiet: bool = False) -> str:
@@ -119,15 +119,22 @@ def _faults(results: list[OperationResult]) -> Iterator[str]:
 
 
 def _not_offered(results: list[OperationResult]) -> Iterator[str]:
-    """Yield one line per candidate that does not offer all operations."""
-    missing = Counter(
-        result.candidate
-        for result in results
-        if result.verdict == "NOT OFFERED" and result.cause not in EXPECTED
-    )
-    for candidate, count in missing.items():
-        asked = sum(result.candidate == candidate for result in results)
-        yield (
-            f"NOT OFFERED {count} of {asked} operations by {candidate}: "
-            "`attnproof list --candidate ...` lists them"
-        )
+    """Yield one line per candidate that does not offer all operations.
+
+    A candidate for operations of `--operations` need not offer one of ours.
+    """
+    own = own_names() if sources_in_use() else set[str]()
+    for candidate in dict.fromkeys(result.candidate for result in results):
+        asked = {result.name: result for result in results if result.candidate == candidate}
+        missing = [name for name, result in asked.items() if _is_missing(result)]
+        mine, ours = [name for name in missing if name in own], asked.keys() - own
+        count = f"{len(missing) - len(mine)} of {len(ours)} operations"
+        if own and (mine or ours - {*missing}):
+            yield f"NOT OFFERED by {candidate}: {', '.join([*mine, count])} of attnproof"
+        elif missing and not own:
+            lists = "`attnproof list --candidate ...` lists them"
+            yield f"NOT OFFERED {count} by {candidate}: {lists}"
+
+
+def _is_missing(result: OperationResult) -> bool:
+    return result.verdict == "NOT OFFERED" and result.cause not in EXPECTED

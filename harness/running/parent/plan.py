@@ -14,12 +14,14 @@ from attnproof.harness.running.candidates import BUILT_IN
 from attnproof.harness.running.devices import why_absent
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.extras import install_hint
+from attnproof.harness.running.own_operations import own_names
 from attnproof.harness.running.task.candidate_process import CandidateUnloadableError
 from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.running.task.workers import Worker
 
 INTERPRETED_SHARE = 4
 """One in this many engine steps is run in Triton's interpreter, even in a thorough run."""
+_OWN = "`attnproof init` begins a definition of any other function, which --operations names"
 _HOST_ONLY = Reason(Cause.HOST_ONLY, "reads only CPU mirrors: there is no device path to verify")
 _CHECKS_OFF = Reason(Cause.CHECKS_OFF, "some steps are malformed, and its checks are off")
 
@@ -78,10 +80,12 @@ def probe(candidates: list[Candidate], operations: list[Operation], settings: Se
             raise UsageError(str(error)) from None
         worker.stop()
         if not worker.offers:
-            near = "".join(f"; {hint}" for hint in _misspelt(worker))
+            own = [name for name in by_name if name in own_names()]
+            hints = _misspelt(worker) or ([] if own else [_OWN])
+            near = "".join(f"; {hint}" for hint in hints)
             raise UsageError(
                 f"candidate {candidate.name} offers none of the operations asked for: "
-                f"define functions such as {operations[0].name}{near}"
+                f"define functions such as {[*own, *by_name][0]}{near}"
             )
         reasons = {name: worker.why_not_offered(name) for name in by_name}
         lacking = {name: why for name, why in reasons.items() if why is not None}
