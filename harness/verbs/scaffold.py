@@ -35,6 +35,7 @@ _ROLES = {
     "MaxQueryLen": ("max_query_len", "max_seqlen_q"),
     "MaxSeqLen": ("max_seq_len", "max_seqlen_k"),
 }
+_INTEGERS = ("NumReqs", "NumTokens", "BlockSize", "MaxQueryLen", "MaxSeqLen")
 """Usual names of the arguments of a batch by the alias that declares them."""
 _MIRRORS = {
     "Offsets": "query offsets",
@@ -43,7 +44,11 @@ _MIRRORS = {
     "SeqLens": "sequence lengths",
 }
 """Roles that often have a copy on the CPU, whose name ends with `_cpu`."""
-_NUMBERS = re.compile(r"(num|max|min|n)_\w+|\w+_(size|len|id|count|num)|num|count")
+_NUMBERS = re.compile(r"(num|max|min|n)_\w+|\w+_(size|len|id|count|num)|num|count|n")
+_PER_ROW = re.compile(
+    r"num_(draft|accepted|rejected|sampled|scheduled|computed|cached|prompt|output)_\w+|\w+_lens"
+)
+"""Names of arrays with an entry for each request."""
 _FLAGS = re.compile(r"(is|use|has|return|enable|with|needs?)_\w+|causal")
 _MASKS = re.compile(r"(\w+_)?mask|is_\w+")
 _WRITTEN = re.compile(r"out|output|\w+_out|out_\w+")
@@ -229,23 +234,25 @@ def _declared(
     name: str, annotated: str, default: object, taken: set[str], axes: Iterator[str]
 ) -> tuple[str, str]:
     """Return the annotation and a note of a parameter; `taken` are aliases of others."""
+    is_tensor = "Tensor" in annotated
+    kind = annotated.removesuffix(" | None").removeprefix("Optional[").removesuffix("]")
+    is_number = kind == "int" or (type(default) is int and not is_tensor)
     for alias, usual in _ROLES.items():
-        if name in usual and alias not in taken:
+        contradicts = is_tensor if alias in _INTEGERS else is_number
+        if name in usual and alias not in taken and not contradicts:
             taken.add(alias)
             return alias, ""
         if name.removesuffix("_cpu") in usual and name.endswith("_cpu") and alias in _MIRRORS:
             return f'Annotated[torch.Tensor, Array("{_MIRRORS[alias]}", on_cpu=True)]', ""
-    is_tensor = "Tensor" in annotated
-    kind = annotated.removesuffix(" | None").removeprefix("Optional[").removesuffix("]")
     if kind == "bool" or type(default) is bool or (not annotated and _FLAGS.fullmatch(name)):
         return "bool", ""
-    number = type(default) is int or (not annotated and _NUMBERS.fullmatch(name))
-    if kind == "int" or (number and not is_tensor):
+    is_per_row = _PER_ROW.fullmatch(name)
+    if is_number or (not annotated and not is_per_row and _NUMBERS.fullmatch(name)):
         if isinstance(default, int) and default < 0:
             return f"Annotated[int, Int(least={default})]", ""
         return "int", "or Annotated[int, Int(least=1)]"
     note = "" if is_tensor or not annotated else f"was {annotated}"
-    axis = next(axes)
+    axis = "R" if is_per_row else next(axes)
     if _MASKS.fullmatch(name):
         return f'Annotated[torch.Tensor, Array("flags", ("{axis}",))]', note
     if _WRITTEN.fullmatch(name):

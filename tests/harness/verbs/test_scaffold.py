@@ -57,6 +57,25 @@ def test_other_names_get_what_their_annotation_or_default_says():
     assert found["return"] == "None"
 
 
+@pytest.mark.parametrize(
+    ("parameter", "hint"),
+    [
+        ("num_blocks", "int"),
+        ("n", "int"),
+        ("num_draft_tokens", "Annotated[torch.Tensor, Array(shape=('R',), least=0)]"),
+        ("prompt_lens", "Annotated[torch.Tensor, Array(shape=('R',), least=0)]"),
+        ("num_rejected_tokens: int", "int"),
+        ("num_accepted_tokens=0", "int"),
+        ("num_blocks: torch.Tensor", "Annotated[torch.Tensor, Array(shape=('N',), least=0)]"),
+        ("num_reqs: torch.Tensor", "Annotated[torch.Tensor, Array(shape=('N',), least=0)]"),
+        ("seq_lens=1", "int"),
+    ],
+)
+def test_numbers_and_arrays_of_numbers(parameter, hint):
+    (found, _) = declared(f"def f({parameter}): ...").values()
+    assert found == hint
+
+
 def test_a_default_is_left_out_before_a_parameter_without_one():
     text = scaffold(parsed("def f(x, causal=True, scale=1.0, *, most=3): ..."), "mine.py")
     assert [ast.unparse(one) for one in parsed(text).args.defaults] == []
