@@ -80,6 +80,19 @@ def test_an_own_operation_goes_from_nothing_to_a_finding(attnproof, tmp_path):
 
 
 @pytest.mark.slow
+def test_definitions_of_the_page_are_accepted(attnproof, tmp_path):
+    blocks = _BLOCK.findall((DOCS / "operations.md").read_text(encoding="utf-8"))
+    texts = [text for _, text in blocks if "@operation" in text and "# bad.py" not in text]
+    for number, text in enumerate(texts):
+        (tmp_path / f"ops_{number}.py").write_text(text, encoding="utf-8")
+    options = [f"--operations=ops_{number}.py" for number in range(len(texts))]
+    done = attnproof("list", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in ("token_positions", "span_lengths", "first_pages", "FreeBlocks"):
+        assert name in done.stdout
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "codes"), [("troubleshooting.md", [2] * 8), ("devices.md", [2, 3])]
 )
