@@ -23,13 +23,17 @@ from attnproof.harness.verbs.options import MEMORY_BYTES, CallOptions, ListOptio
 from attnproof.harness.verbs.progress import print_interface
 from attnproof.harness.verbs.screen import Screen
 from attnproof.harness.verbs.selection import pick_operations
+from attnproof.reference.definition.definition import DefinitionError
 
 
 def show_operations(options: ListOptions) -> None:
     """Print a table of all operations, or the named ones in full. Raise UsageError."""
     use_operations(options.definitions)
     names = options.operations
-    entries = [entry_of(operation) for operation in pick_operations(",".join(names))]
+    try:
+        entries = [entry_of(operation) for operation in pick_operations(",".join(names))]
+    except DefinitionError as error:  # of a function of `values`, on a later case
+        raise UsageError(str(error)) from None
     if options.markdown:
         if options.candidates:
             raise UsageError("--markdown lists no candidates: leave out --candidate")

@@ -329,14 +329,25 @@ def test_pyproject_toml_names_the_files(attnproof, write, tmp_path):
     assert [one["name"] for one in summary["operations"]] == ["doubled"]
 
 
-def test_a_function_of_values_that_raises_on_a_later_case_is_named(attnproof, write, tmp_path):
-    write(FOLLOWING % "params['x'] if values.sizes['R'] > 200 else 1")
-    (tmp_path / "mine.py").write_text("def counted(seq_lens, count):\n    return count\n")
+@pytest.mark.parametrize("name", ["numbers", "N"])
+def test_a_function_of_values_that_raises_on_a_later_case(attnproof, write, tmp_path, name):
+    write(
+        f"""
+@operation(values={{"{name}": lambda values: [1] * (3 // (values.sizes["R"] < 200))}})
+def counted(seq_lens: SeqLens, numbers: Numbers) -> int:
+    '''Return the number of numbers.'''
+    return len(numbers)
+""".replace("[1] * ", "" if name == "N" else "[1] * ")
+    )
+    (tmp_path / "mine.py").write_text("def counted(seq_lens, numbers):\n    return len(numbers)\n")
     options = ("--operations=ops.py", "--examples=5", "--no-vary", "--steps=0", "--out=out")
     done = attnproof("verify", "--candidate", "mine.py", *options, cwd=tmp_path)
     assert done.returncode == 5
     assert "FAULT OF THE REFERENCE counted [mine]: " in done.stdout
-    assert """ops.py:8: values["count"] of counted raises KeyError: 'x'; the""" in done.stdout
+    problem = f'ops.py:8: values["{name}"] of counted raises ZeroDivisionError: '
+    assert problem in done.stdout
+    listed = attnproof("list", "counted", "--operations=ops.py", cwd=tmp_path)
+    assert (problem in listed.stderr) == (listed.returncode == 2) == (name == "N")
 
 
 @pytest.mark.parametrize(
