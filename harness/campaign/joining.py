@@ -76,6 +76,7 @@ def add_results(result: OperationResult, other: OperationResult) -> OperationRes
         oracles=oracles,
         causes=tuple(sorted({*result.causes, *other.causes})),
         features=features,
+        steps=_add(result.steps, other.steps),
         seconds=round(result.seconds + other.seconds, 3),
     )
 

@@ -139,6 +139,8 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     features: dict[str, dict[str, int]] = {}
     """Well-formed cases by origin and by the cells that they fill (`cases.coverage.features`), a
     hexadecimal bit mask."""
+    steps: dict[str, int] = {}
+    """Steps of well-formed cases by method, of a class that a user defined."""
     seconds: float = 0.0
 
 

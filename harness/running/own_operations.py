@@ -31,7 +31,7 @@ from attnproof.harness.operations.derived.derive import derive
 from attnproof.harness.operations.derived.params import Form, form_of, parameters_of, usual
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.json_definitions import read_definition
-from attnproof.harness.running.processes.linux import die_with_parent
+from attnproof.harness.running.processes.linux import die_with_parent, limit_memory
 from attnproof.reference.definition.definition import (
     DEFINITION,
     Definition,
@@ -45,12 +45,16 @@ VARIABLE = "ATTNPROOF_OPERATIONS"
 """Environment variable with the files and modules, separated as in PATH."""
 TRIAL_S = 10.0
 """Seconds in which the reference must compute its first cases."""
+_TRIAL_BYTES = 1 << 30
+"""Memory that it may allocate for them."""
 _TRIED = 3
-"""Cases of each definition that its reference is called on first."""
+"""Cases of each definition that its reference is called on first, beside those of `_is_extreme`."""
 _DONE = "done"
 """Last line of a process in which all of them went well."""
 _REFUSED = "refused"
 """First word of the last line, before the message, if a function of `values` raises."""
+_HIGHEST = 2**31 - 1
+"""Highest value of a number without a limit `below`."""
 _UNWRITTEN = "raises NotImplementedError"
 """Problem of a reference that `attnproof init` wrote."""
 _registered: dict[str, list[str]] = {}
@@ -226,7 +230,10 @@ def _try(definition: Definition, operation: Operation, more: dict[str, Any]) -> 
             f"{place}: the reference of {definition.name} is not written yet: its body raises "
             f"NotImplementedError"
         )
-    raise UsageError(f"{place}: the reference of {definition.name} {problem}, on the case {name!r}")
+    limit = ": declare it with Int(below=...)" if str(_HIGHEST) in name else ""
+    raise UsageError(
+        f"{place}: the reference of {definition.name} {problem}, on the case {name!r}{limit}"
+    )
 
 
 def _forked(operation: Operation, form: Form) -> tuple[int, str]:
@@ -240,6 +247,7 @@ def _forked(operation: Operation, form: Form) -> tuple[int, str]:
             die_with_parent(owner, signal.SIGKILL)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, TRIAL_S)
+            limit_memory(_TRIAL_BYTES)
             try:
                 _call_first(operation, form, write)
             except DefinitionError as error:
@@ -259,7 +267,10 @@ def _call_first(operation: Operation, form: Form, pipe: int) -> None:
     The cases of a class are made here too, because they take calls of its reference.
     """
     try:
-        cases = list(islice(operation.inputs.boundaries(), _TRIED))
+        boundaries = operation.inputs.boundaries()
+        cases = list(islice(boundaries, _TRIED))
+        os.write(pipe, b"\na number at its limit")
+        cases += [(name, case) for name, case in boundaries if _is_extreme(case)]
     except DefinitionError:
         raise
     except Exception as error:  # of a condition, or of a class that is instantiated
@@ -282,6 +293,12 @@ def _call_first(operation: Operation, form: Form, pipe: int) -> None:
     os.write(pipe, f"\n{_DONE}".encode())
 
 
+def _is_extreme(case: Case) -> bool:
+    """True if a number of a case, or of its steps, is the highest one of an int32."""
+    steps = (step for step in case.params.get("steps", ()) if isinstance(step, dict))
+    return any(_HIGHEST in params.values() for params in (case.params, *steps))
+
+
 def _called(operation: Operation, case: Case) -> str:
     ours = {operation.name: getattr(reference, operation.name)}
     offered = operation.call.offered(ours, ours, built_in=True)
@@ -292,6 +309,8 @@ def _called(operation: Operation, case: Case) -> str:
         return escape_line(f"returns what it does not declare: {_relative(str(error))}")
     except NotImplementedError as error:
         return escape_line(f"raises NotImplementedError: {error}") if str(error) else _UNWRITTEN
+    except MemoryError:
+        return f"allocates more than {_TRIAL_BYTES >> 30} GiB"
     except (Exception, SystemExit) as error:
         return escape_line(f"raises {type(error).__name__}: {error}")
     writes = call.arena.unexpected_writes(call.written)

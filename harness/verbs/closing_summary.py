@@ -40,6 +40,7 @@ def closing_summary(record: Run, place: Path, *, quiet: bool = False) -> str:
     for deviation in record.deviations:
         make = partial(deviation_line, deviation)
         lines.append(attempt(f"the line on {deviation.id}", make, str))
+    lines += attempt("the steps", lambda: list(_steps(record.operations)), lambda f: [f])
     lines += attempt(
         "the missing operations", lambda: list(_not_offered(record.operations)), lambda f: [f]
     )
@@ -116,6 +117,16 @@ def _faults(results: list[OperationResult]) -> Iterator[str]:
                 f"FAULT OF THE {whose} {result.name} [{result.candidate}]: {result.reason}; "
                 f"the candidate was judged on {many(result.cases, 'case')} before it{log}"
             )
+
+
+def _steps(results: list[OperationResult]) -> Iterator[str]:
+    """Yield a line on each class of a user: a method with few steps is hardly tested."""
+    for result in results:
+        if result.steps:
+            counts = ", ".join(f"{name} {count:,}" for name, count in result.steps.items())
+            none = [name for name, count in result.steps.items() if not count]
+            refused = f"; the reference refuses each {' and '.join(none)}" if none else ""
+            yield f"STEPS {result.name} [{result.candidate}]: {counts}{refused}"
 
 
 def _not_offered(results: list[OperationResult]) -> Iterator[str]:

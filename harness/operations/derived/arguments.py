@@ -297,7 +297,11 @@ class Values:
             count = int(np.prod(shape))
             room = min(high - low + 1, 2 * count + 1)
             chance = np.random.default_rng([self.params[ORDER], zlib.crc32(argument.name.encode())])
-            return (low + chance.permutation(max(room, count))[:count]).reshape(shape)
+            drawn = low + chance.permutation(max(room, count))
+            # Results of earlier steps.
+            first = np.array(self.params.get(key_of(argument), []), np.int64)
+            first = first[(first >= low) & (first <= high)]
+            return np.append(first, drawn[~np.isin(drawn, first)])[:count].reshape(shape)
         elements = np.resize(np.array(self.params[key_of(argument)]), shape)
         if declared.role in ("flags", "data"):
             return elements

@@ -14,7 +14,7 @@ from msgspec import Meta
 from attnproof.harness.cases.batches.real import real_batch
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.model.case import Batch, Case, Count
-from attnproof.harness.operations.shared.params import Few, Params
+from attnproof.harness.operations.shared.params import Few, Numbers, Params
 from attnproof.reference.definition.definition import Argument, Definition
 from attnproof.reference.definition.roles import (
     CUT_AXES,
@@ -152,6 +152,10 @@ def parameters_of(form: Form, *, method: bool = False) -> dict[str, Parameter]:
     parameters |= form.parameters
     if any(isinstance(a.declared, Array) and a.declared.distinct for a in free):
         parameters[ORDER] = Parameter(Count, _SEEDS, st.integers(0, 2**16))
+    for argument in free if method else ():
+        if isinstance(argument.declared, Array) and argument.declared.distinct:
+            # First elements of an array that has others by `order`.
+            parameters[key_of(argument)] = Parameter(Numbers, ([],), st.just([]))
     if any(isinstance(a.declared, Array) and a.declared.longer for a in definition.arguments):
         parameters[SPARE] = Parameter(Few, (0, 3), st.sampled_from((0, 3)))
     of_batch = (a for a in free if a.declared.follows_batch)

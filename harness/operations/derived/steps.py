@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ from attnproof.harness.operations.derived.params import (
     BATCH,
     Form,
     Layout,
+    constant_limits,
     form_of,
     layout_of,
     one_of,
@@ -35,17 +36,33 @@ from attnproof.harness.operations.derived.params import (
     usual,
     why_unreal_layout,
 )
+from attnproof.harness.operations.derived.trial import (
+    Step,
+    Trial,
+    drawn_step,
+    near_numbers,
+    numbers_among,
+    takes_results,
+    with_drawn_results,
+    with_elements,
+)
 from attnproof.harness.operations.shared.params import BlockSize, sequence_params
 from attnproof.reference.definition.definition import Argument, Definition
 from attnproof.reference.definition.roles import Array, Int
-from attnproof.reference.interface import MetadataError
 
 _DO, _STEPS = "do", "steps"
-_MOST_DRAWN = 12
+_MOST_DRAWN = 16
 _BLOCK_SIZES = (4, 1, 16, 3)
 _ROUNDS = 3
 """Times that a boundary calls every method."""
-Step = dict[str, Any]
+_TURNS = 12
+"""Times that it calls every method with results of earlier steps."""
+_PARTS: dict[str, Callable[[list[int]], list[int]]] = {
+    "all": list,
+    "the reverse": lambda elements: elements[::-1],
+    "the last half": lambda elements: elements[len(elements) // 2 :],
+}
+"""Parts of a result that a later step takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +91,27 @@ class _Class:
         self.forms = {name: form_of(method) for name, method in self.methods.items()}
         self.steps = {n: parameters_of(form, method=True) for n, form in self.forms.items()}
 
-    def case(self, params: dict[str, Any], steps: list[Step]) -> Case | None:
+    def trial(self, params: dict[str, Any]) -> Trial:
+        """Return an object of the reference, to call steps on."""
+        name = self.definition.name
+
+        def prepare(steps: list[Step]) -> Call:
+            return self.prepare(Case(name, None, {**params, _STEPS: steps}), 0, "cpu")
+
+        return Trial(self.definition, prepare)
+
+    def case(self, params: dict[str, Any], steps: Iterable[Step]) -> Case | None:
         """Return a case with the steps that the reference accepts, None if it accepts nothing."""
-        case = Case(self.definition.name, None, {**params, _STEPS: steps})
-        accepted = self._accepted(case)
-        if accepted is None:
+        trial = self.trial(params)
+        if trial.is_refused:
             return None
-        return Case(case.operation, None, {**params, _STEPS: accepted})
+        for step in steps:
+            trial.take(step)
+        return self.case_of(params, trial)
+
+    def case_of(self, params: dict[str, Any], trial: Trial) -> Case:
+        """Return the case with the accepted steps of a trial."""
+        return Case(self.definition.name, None, {**params, _STEPS: trial.steps})
 
     def problem(self, case: Case) -> str:
         """Return why the case cannot be run, or what the reference refuses, "" if nothing."""
@@ -89,31 +120,11 @@ class _Class:
             problem = "" if batch is None else batch_problem(batch)
             if problem:
                 return problem
-        accepted = self._accepted(case)
-        if accepted is None:
+        trial = self.trial(case.params)
+        if trial.is_refused:
             return "the reference refuses the arguments of its instantiation"
-        return "" if accepted == case.params[_STEPS] else "the reference refuses a step"
-
-    def _accepted(self, case: Case) -> list[Step] | None:
-        # A step that the reference refuses is none that an engine makes.
-        accepted: list[Step] = []
-        call = self.prepare(case, 0, "cpu")
-        try:
-            live = self.definition.function(*call.args.values(), **call.kwargs)
-        except MetadataError:
-            return None
-        except Exception:
-            return accepted  # a mistake of the reference, which the call on the case names
-        for step, (name, args, kwargs) in zip(case.params[_STEPS], call.facts.steps, strict=True):
-            try:
-                getattr(live, name)(*args.values(), **kwargs)
-            except MetadataError:
-                continue
-            except Exception:
-                # A mistake of the reference: the call on the case names it, with the case.
-                return [*accepted, step]
-            accepted.append(step)
-        return accepted
+        accepted = all(trial.take(step) for step in case.params[_STEPS])
+        return "" if accepted else "the reference refuses a step"
 
     def usual_step(self, method: str, **changed: Any) -> Step:
         """Return a step with the usual parameters."""
@@ -146,6 +157,25 @@ class _Class:
                 for value in parameter.values[1:] if name != BATCH else ():
                     step = self.usual_step(method, **{name: value})
                     yield f"{method} with {name} {value}", self.case(plain, [step, *rounds, step])
+        takes_any = any(takes_results(a) for m in self.methods.values() for a in m.arguments)
+        for part, of_result in _PARTS.items() if takes_any else ():
+            yield f"{part} of each result as an argument", self._linked(plain, of_result)
+
+    def _linked(self, params: dict[str, Any], part: Callable[[list[int]], list[int]]) -> Case:
+        """Return a case whose steps take the results of earlier ones, and small numbers."""
+        trial = self.trial(params)
+        for turn in range(_TURNS):
+            for name, method in self.methods.items():
+                step = self.usual_step(name)
+                for key, declared in numbers_among(method, step):
+                    low, high = constant_limits(declared)
+                    step[key] = min(low + 1 + turn % 3, high)
+                for argument in filter(takes_results, method.arguments):
+                    # The oldest and the newest: a queue and a stack differ in the order.
+                    elements = trial.unused[-(turn % 2)] if trial.unused else []
+                    step = with_elements(step, argument, part(elements))
+                trial.take(step)
+        return self.case_of(params, trial)
 
     def round_of(self, batch: Any) -> list[Step]:
         """Return a step of every method, with the batch where it has one."""
@@ -250,15 +280,17 @@ def _kept(value: Any) -> Any:
 @st.composite
 def _cases(draw: st.DrawFn, defined: _Class) -> Case:
     params = {name: draw(parameter.drawn) for name, parameter in defined.opened.items()}
-    names = draw(st.lists(st.sampled_from(sorted(defined.methods)), max_size=_MOST_DRAWN))
-    steps = [
-        {_DO: name, **{key: draw(p.drawn) for key, p in defined.steps[name].items()}}
-        for name in names
-    ]
-    case = defined.case(params, steps)
-    assume(case is not None)
-    assert case is not None
-    return case
+    for key, declared in numbers_among(defined.definition, params):
+        params[key] = draw(st.just(params[key]) | near_numbers(declared, []))
+    trial = defined.trial(params)
+    assume(not trial.is_refused)
+    methods, least = st.sampled_from(sorted(defined.methods)), draw(st.sampled_from((0, 4, 8)))
+    for name in draw(st.lists(methods, min_size=least, max_size=_MOST_DRAWN)):
+        drawn = drawn_step(draw, trial, defined.methods[name], defined.steps[name])
+        if not trial.take({_DO: name, **drawn}) and trial.results:
+            takes = with_drawn_results(draw, trial, defined.methods[name], drawn)
+            trial.take({_DO: name, **takes})
+    return defined.case_of(params, trial)
 
 
 def _from_batch(defined: _Class, batch: Batch) -> Iterator[Case]:

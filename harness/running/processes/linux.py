@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
+from pathlib import Path
 
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -32,3 +34,15 @@ def _prctl(option: int, value: int) -> None:
     if _libc.prctl(option, value, 0, 0, 0):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def limit_memory(extra_bytes: int | None) -> None:
+    """Let the process grow by at most `extra_bytes` of address space, without limit for None."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = hard
+    if extra_bytes is not None:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+        used = int(pages) * resource.getpagesize()
+        wanted = used + extra_bytes
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))

@@ -20,6 +20,8 @@ class Counts:
     origins: Counter[Origin] = field(default_factory=Counter)
     features: dict[Origin, Counter[int]] = field(default_factory=dict)
     """Well-formed cases by origin and by the cells that they fill."""
+    steps: Counter[str] = field(default_factory=Counter)
+    """Steps of well-formed cases by name."""
     shrinking: int = 0
     """Drawn cases that were tried while another one was shrunk."""
     failed: int = 0
@@ -58,6 +60,8 @@ class Counts:
         self.origins[sourced.origin] += 1
         if not sourced.case.fault:
             self.features.setdefault(sourced.origin, Counter())[cells_of(sourced.case)] += 1
+            steps = sourced.case.params.get("steps", ())
+            self.steps.update(step["do"] for step in steps if isinstance(step, dict))
 
     def add_checks(self, checks: tuple[int, ...]) -> None:
         """Add the checks of a case, one number for each oracle."""

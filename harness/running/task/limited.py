@@ -7,15 +7,17 @@ format specification escapes them.
 from __future__ import annotations
 
 import os
-import resource
 import signal
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
 
-from attnproof.harness.running.processes.linux import close_descriptors, die_with_parent
+from attnproof.harness.running.processes.linux import (
+    close_descriptors,
+    die_with_parent,
+    limit_memory,
+)
 
 CPU_S = 1.0
 """Maximum CPU time of a call in seconds."""
@@ -64,12 +66,7 @@ def _serve(function: Callable[[bytes], bytes], parent: Connection, owner: int) -
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, also inside of a long call
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    soft = pages * resource.getpagesize() + MEMORY_BYTES
-    if hard != resource.RLIM_INFINITY:
-        soft = min(soft, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    limit_memory(MEMORY_BYTES)
     while True:
         request = parent.recv_bytes()
         signal.setitimer(signal.ITIMER_PROF, CPU_S)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from attnproof.harness.model.call_kinds import ClassCall
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.operation import Operation
@@ -24,6 +25,7 @@ from attnproof.harness.model.run import (
     Verdict,
 )
 from attnproof.harness.model.verdict import ORACLES, PROCESS, cause_of
+from attnproof.harness.operations.derived.derive import OWN
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.candidate_process import (
@@ -305,8 +307,16 @@ def _counts(examination: Examination, verdict: Verdict) -> dict[str, Any]:
         | ({"shrinking": examination.counts.shrinking} if examination.counts.shrinking else {}),
         "oracles": oracles,
         "causes": tuple(sorted({*map(cause_of, examination.counts.failed_by_root)})),
+        "steps": {name: examination.counts.steps[name] for name in _own_methods(examination)},
         "features": {
             origin: {f"{cells:x}": number for cells, number in counts.items()}
             for origin, counts in examination.counts.features.items()
         },
     }
+
+
+def _own_methods(examination: Examination) -> tuple[str, ...]:
+    """Return the methods of a class that a user defined."""
+    call = examination.operation.call
+    is_own = examination.operation.section == OWN
+    return call.methods if is_own and isinstance(call, ClassCall) else ()

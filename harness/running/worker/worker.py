@@ -11,13 +11,11 @@ import faulthandler
 import gc
 import os
 import pickle
-import resource
 import sys
 import time
 import traceback
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -46,6 +44,7 @@ from attnproof.harness.running.exchange.reports import Observed
 from attnproof.harness.running.extras import required_by
 from attnproof.harness.running.interface_choice import interface_to_adapt, with_named_interface
 from attnproof.harness.running.processes.channel import FORKED_STATUS, Channel, messages
+from attnproof.harness.running.processes.linux import limit_memory
 from attnproof.harness.running.worker.interpreter import skip_discarded_checks, skip_repeated_work
 from attnproof.harness.running.worker.misspelt import misspelt
 from attnproof.harness.running.worker.places import place_of
@@ -160,7 +159,7 @@ class _Worker:
         """Import the candidate and limit the memory that it may allocate from now on."""
         known = set(sys.modules)
         # A context of a GPU reserves more address space than any limit.
-        _limit_memory(self._limit)
+        limit_memory(self._limit)
         try:
             module = load(self._candidate)
             select(self._candidate.device)
@@ -173,14 +172,14 @@ class _Worker:
             reasons = {name: utf8(withheld(module, name)) for name in self._offers}
         except BaseException as error:  # an import may raise anything, and so may a look-up
             return Unloadable(f"{type(error).__name__}: {text_of(error, str)}"[:500])
-        _limit_memory(None)
+        limit_memory(None)
         for name, operation in self._operations.items():
             if self._offers[name] is not None:
                 with suppress(Exception):  # a call that needs it fails with the same error
                     operation.built_in.load()
         # Otherwise each garbage collection visits every imported object: a fifth of the time.
         gc.freeze()
-        _limit_memory(self._limit)
+        limit_memory(self._limit)
         _printed()
         return Ready(
             {
@@ -322,18 +321,6 @@ def _has_forked(seconds: float) -> bool:
                 return False
             time.sleep(0.005)
     return False
-
-
-def _limit_memory(extra_bytes: int | None) -> None:
-    """Let the process grow by at most `extra_bytes` of address space, without limit for None."""
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = hard
-    if extra_bytes is not None:
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
-        used = int(pages) * resource.getpagesize()
-        wanted = used + extra_bytes
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
 def warm_up(candidates: Iterable[Candidate] = ()) -> None:

@@ -9,6 +9,7 @@ from attnproof.define import (
     BlockSize,
     BlockTable,
     Int,
+    MetadataError,
     Offsets,
     Positions,
     SeqLens,
@@ -108,3 +109,30 @@ class Window:
         count = min(3, len(self.kept))
         out[:count] = torch.tensor(self.kept[:count])
         return count
+
+
+@operation(state=("num_free",))
+class FreeBlocks:
+    """Hand out blocks, the longest free ones first."""
+
+    def __init__(self, num_blocks: Annotated[int, Int(least=1, below=65)] = 8) -> None:
+        self.free_ids, self.used = list(range(num_blocks)), set[int]()
+        self.num_free = num_blocks
+
+    def alloc(self, count: int) -> Annotated[Tensor, Array(shape=("?",))]:
+        """Return blocks that are used now; none if there are fewer."""
+        count = count if count <= self.num_free else 0
+        ids, self.free_ids = self.free_ids[:count], self.free_ids[count:]
+        self.num_free -= count
+        self.used |= set(ids)
+        return torch.tensor(ids, dtype=torch.int64)
+
+    def free(
+        self, ids: Annotated[Tensor, Array(shape=("N",), least=0, below=64, distinct=True)]
+    ) -> None:
+        """Take back used blocks."""
+        if not set(ids.tolist()) <= self.used:
+            raise MetadataError("FreeBlocks.free", "ids", str(ids.tolist()), "used blocks")
+        self.free_ids += ids.tolist()
+        self.used -= set(ids.tolist())
+        self.num_free += len(ids)

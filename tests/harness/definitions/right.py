@@ -47,3 +47,24 @@ class Window:
         count = min(3, len(self.kept))
         out[:count] = self.kept[:count]
         return count
+
+
+class FreeBlocks:
+    """Hand out blocks of a ring."""
+
+    def __init__(self, num_blocks):
+        self.ring, self.head, self.num_free = torch.arange(num_blocks), 0, num_blocks
+
+    def alloc(self, count):
+        count = count if count <= self.num_free else 0
+        ids = self.ring[(self.head + torch.arange(count)) % len(self.ring)]
+        self.head = (self.head + count) % len(self.ring)
+        self.num_free -= count
+        return ids
+
+    def free(self, ids):
+        tail = (self.head + self.num_free) % len(self.ring)
+        first = min(len(ids), len(self.ring) - tail)
+        self.ring[tail : tail + first] = ids[:first]
+        self.ring[: len(ids) - first] = ids[first:]
+        self.num_free += len(ids)

@@ -24,7 +24,7 @@ from attnproof.harness.running.task.task import Outcome
 
 FOLDER = Path(__file__).parents[1] / "definitions"
 RIGHT = FOLDER / "right.py"
-NAMES = ("positions_of", "fill_slots", "chosen", "scaled", "gathered", "Window")
+NAMES = ("positions_of", "fill_slots", "chosen", "scaled", "gathered", "Window", "FreeBlocks")
 
 EDGES = (
     "narrow",
@@ -131,6 +131,10 @@ class TestCases:
         steps = boundaries("Window")["every method in turn"].params["steps"]
         assert [step["do"] for step in steps] == ["add", "last", "write"] * 3
 
+    def test_steps_take_the_results_of_earlier_ones(self):
+        steps = boundaries("FreeBlocks")["the last half of each result as an argument"].params
+        assert {"do": "free", "ids": [2], "size_N": 1, "order": 1} in steps["steps"]
+
     def test_rows_that_depend_on_no_other_rows_are_related_to_their_parts(self):
         relations = ALL["scaled"].contract.relations
         assert set(relations.joined) == {"result"}
@@ -165,13 +169,17 @@ WRONG = [
     ("Window", "out[:count] =", "out[count:] = 0; out[:count] =", "out", ""),
     ("Window", "+= len(numbers)", "= len(numbers)", "total", ""),
     ("Window", "return count", "return 3", "write", ""),
+    # wrong only for ids of `alloc` that reach the end of the ring
+    ("FreeBlocks", "= ids[first:]", "= ids[: len(ids) - first]", "alloc", ""),
+    ("FreeBlocks", "ids[:first]", "ids[:first].sort().values", "alloc", ""),
+    ("FreeBlocks", "+ self.num_free)", "+ self.num_free - self.num_free // 5)", "alloc", ""),
 ]
 
 
 @pytest.mark.parametrize(("name", "right", "wrong", "field", "words"), WRONG)
 def test_a_wrong_candidate_is_found(examine_candidate, tmp_path, name, right, wrong, field, words):
     head, separator, text = RIGHT.read_text(encoding="utf-8").partition(
-        f"class {name}" if name == "Window" else f"def {name}("
+        f"class {name}" if name[0].isupper() else f"def {name}("
     )
     changed = text.replace(right, wrong, 1)
     assert changed != text

@@ -273,6 +273,18 @@ class TestRefusedReferences:
         text = refusal(write(DOUBLED.replace("return seq_lens * 2", "while True: pass")))
         assert "doubled does not return within 0.2 s, on the case 'mixed batch'" in text
 
+    def test_a_reference_that_a_number_without_a_limit_is_too_large_for(self, write):
+        text = refusal(
+            write(
+                RANK.replace(
+                    "self.rank, self.calls = rank",
+                    "self.all = [0] * size; self.rank, self.calls = rank",
+                )
+            )
+        )
+        assert "Rank allocates more than 1 GiB, on the case 'size 2147483647'" in text
+        assert text.endswith(": declare it with Int(below=...)")
+
     def test_a_reference_of_a_class_that_goes_wrong(self, write):
         text = refusal(
             write(
