@@ -16,7 +16,6 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import (
-    BUILT_IN,
     enter_lane,
     load_to_time,
     offered_by,
@@ -77,9 +76,10 @@ class Field:
 
 
 def _entered(names: list[str]) -> Field:
-    warm_up(BUILT_IN)
+    candidates = resolve(names, "auto")
+    warm_up(candidates)
     contestants = {}
-    for candidate in resolve(names, "auto"):
+    for candidate in candidates:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             worker = Worker(candidate, ALL, timeout_s=_TIMEOUT_S, memory_bytes=MEMORY_BYTES)

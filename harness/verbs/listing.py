@@ -9,7 +9,7 @@ from rich.table import Table
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.operations import ALL
 from attnproof.harness.report.catalogue import Entry, entry_of, page
-from attnproof.harness.running.candidates import resolve
+from attnproof.harness.running.candidates import BUILT_IN, resolve
 from attnproof.harness.running.engines import untried_notes
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.interface_choice import with_interface
@@ -18,7 +18,7 @@ from attnproof.harness.running.task.workers import Worker
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.operation_index import index_of, offer
-from attnproof.harness.verbs.operation_table import make_console, print_index
+from attnproof.harness.verbs.operation_table import make_console, print_index, read_index
 from attnproof.harness.verbs.options import MEMORY_BYTES, CallOptions, ListOptions
 from attnproof.harness.verbs.progress import print_interface
 from attnproof.harness.verbs.screen import Screen
@@ -39,10 +39,13 @@ def show_operations(options: ListOptions) -> None:
             raise UsageError("--markdown lists no candidates: leave out --candidate")
         say(page(entries).removesuffix("\n"))
         return
-    candidates = with_interface(resolve(options.candidates, "auto"), "")
-    offers = {candidate.name: _offers(candidate) for candidate in candidates}
-    for note in untried_notes(candidates):
-        say(f"note: {note}")
+    if options.candidates:
+        candidates = with_interface(resolve(options.candidates, "auto"), "")
+        offers = {candidate.name: _offers(candidate) for candidate in candidates}
+        for note in untried_notes(candidates):
+            say(f"note: {note}")
+    else:
+        offers = _built_in_offers()
     if not names:
         words = {name: {op: o.word for op, o in by.items()} for name, by in offers.items()}
         print_index(index_of(entries, words))
@@ -59,6 +62,18 @@ class _Offer(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.word}: {self.reason}" if self.reason else self.word
+
+
+def _built_in_offers() -> dict[str, dict[str, _Offer]]:
+    """Return the offers of the built-in candidates, which may lack packages that they need."""
+    by_name = {row.name: row.offers for row in read_index().operations}
+    words = {name: by_name.get(name, {}) for name in ALL}  # none of the user's own operations
+    return {
+        candidate.name: {
+            n: _Offer(by.get(candidate.name, "not offered")) for n, by in words.items()
+        }
+        for candidate in BUILT_IN
+    }
 
 
 def _offers(candidate: Candidate) -> dict[str, _Offer]:
