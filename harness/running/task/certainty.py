@@ -63,9 +63,12 @@ class Certainty:
         replaced = worker.deaths > deaths
         history = worker.calls_before(case)
         first = all(earlier.fault for earlier in history)
+        is_advice = bool(case.fault) and death.kind not in worker.candidate.judged
         if death.field == LATE and first:  # it may have compiled something
             self._first_hangs = True
             worker.restart(TIMES_FIRST_CALL * self._timeout_s)
+        elif death.field == LATE and is_advice:
+            self._learn_limit()
         elif death.field == LATE:
             worker.timeout_s = self._timeout_s * _SECOND_SHARE
         if not replaced:  # it lives: memory that was not there, or a forked copy
@@ -73,7 +76,7 @@ class Certainty:
         again = worker.judge(case)
         if any(failure.root == death.root for failure in again.failures):
             self._confirmed.add(death.root)
-            if death.field == LATE and not first:
+            if death.field == LATE and (is_advice or not first):
                 self._learn_limit()
             return verdict
         if death.field == LATE and first:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
-from attnproof.harness.cases.variation.altered_calls import fault_of
+from attnproof.harness.cases.variation.altered_calls import alteration_of, fault_of
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.deviation import Deviation
@@ -18,6 +19,7 @@ from attnproof.harness.model.verdict import Failure, Kind
 from attnproof.harness.oracles import errors
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import faults_for
+from attnproof.harness.running.task.candidate_process import LATE
 from attnproof.harness.running.task.case_process import Following
 from attnproof.harness.running.task.certainty import Certainty
 from attnproof.harness.running.task.counts import Counts
@@ -74,6 +76,9 @@ class Examination:
     _last: Sourced | None = None
     _following: Sourced | None = None
     """Case of the next `check`, None if it is not known."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Malformed cases that were not run, by the argument: the candidate hangs on another of its
+    malformed values, and that does not fail it."""
     _unreal_deaths: int = 0
     """Worker deaths by cases of no engine, where those fail no candidate."""
     _report_due: float = 0.0
@@ -99,7 +104,7 @@ class Examination:
     def accepts_malformed(self) -> bool:
         """True if malformed input did not raise its error, whether that fails the candidate."""
         roots = (*self.roots.by_root, *self.counts.advised)
-        return any(oracle == errors.NAME for _, oracle, _ in roots)
+        return bool(self.left_out) or any(oracle == errors.NAME for _, oracle, _ in roots)
 
     @property
     def _share(self) -> int:
@@ -138,24 +143,47 @@ class Examination:
         case = sourced.case
         if case.id in self.verdicts:
             return self.verdicts[case.id].unknown
-        is_advised = Kind.CONTRACT not in self.candidate.judged and bool(
-            self.operation.why_unreal(case)
-        )
-        if is_advised and self._unreal_deaths >= _MOST_UNREAL_DEATHS:
+        if self._is_left_out(case):
+            self.left_out.update({self._malformed(case)} & self.left_out.keys())
             return ()
         deaths = self.worker.deaths
         following, self._following = self._following, None
-        if following is not None and following.case.id in self.verdicts:
+        if following is not None and (
+            following.case.id in self.verdicts or self._is_left_out(following.case)
+        ):
             following = None
         # Edge cases have the same places in each run: otherwise half are never poisoned.
         first_turn = self.settings.seed if self.settings.sparse else 0
         explained = self._run(sourced, first_turn + self.counts.cases, following)
-        self._unreal_deaths += is_advised * (self.worker.deaths - deaths)
+        if self._is_advised(case):
+            self._unreal_deaths += self.worker.deaths - deaths
+            if case.fault and any(failure.field == LATE for failure in explained.advice):
+                self.left_out.setdefault(self._malformed(case), 0)
         self.counts.add_case(sourced, shrinking=shrinking)
         self.counts.add_verdict(explained, sourced, shrinking=shrinking)
         if time.monotonic() >= self._report_due:
             self.report()
         return explained.unknown
+
+    def _is_advised(self, case: Case) -> bool:
+        """True if no engine makes the case, where such cases fail no candidate."""
+        return Kind.CONTRACT not in self.candidate.judged and bool(self.operation.why_unreal(case))
+
+    def _is_left_out(self, case: Case) -> bool:
+        """True if the candidate has died of cases of no engine too often to run this one too."""
+        if not self._is_advised(case):
+            return False
+        if self._unreal_deaths >= _MOST_UNREAL_DEATHS:
+            return True
+        # A hang lasts for the whole timeout, and a check that one value lacks, others lack too.
+        return bool(self.left_out) and self._malformed(case) in self.left_out
+
+    def _malformed(self, case: Case) -> str:
+        """Return the argument that is malformed, several with commas, "" for a well-formed case."""
+        if not case.fault:
+            return ""
+        parameter = alteration_of(self.operation, case).parameter
+        return parameter if isinstance(parameter, str) else ", ".join(parameter)
 
     def _turn(self, number: int) -> tuple[bool, bool]:
         """Return whether the case of that number is called twice, and with other poison."""

@@ -22,6 +22,7 @@ from attnproof.harness.model.verdict import (
 from attnproof.harness.oracles.diagnosis import heading
 from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running.candidates import version_of
+from attnproof.harness.running.task.candidate_process import LATE
 from attnproof.harness.running.task.earlier_calls import named_by_calls
 from attnproof.harness.running.task.examination import Examination
 from attnproof.harness.running.task.occurrences import Occurrence, Tally
@@ -86,10 +87,20 @@ def advice_of(examination: Examination, *, with_outputs: bool = True) -> list[Fi
             continue
         groups[root] = frozenset(failure.group for failure in advice.beside)
         kept.append(advice)
-    return [
+    findings = [
         _finding(examination, advice, advice.tally, advice.tally.cases, with_outputs=with_outputs)
         for advice in kept
     ]
+    return [_with_left_out(examination, finding) for finding in findings]
+
+
+def _with_left_out(examination: Examination, finding: Finding) -> Finding:
+    """Return the finding; of a hang with the number of cases that were not run because of it."""
+    words = [f"{count} of {name}" for name, count in examination.left_out.items() if count]
+    if finding.root[1:] != (PROCESS, LATE) or not words:
+        return finding
+    message = f"{finding.message}; further malformed cases not run: {', '.join(words)}"
+    return msgspec.structs.replace(finding, message=message)
 
 
 def deviation_results(

@@ -132,9 +132,11 @@ def _run_malformed(
     boundaries = settings.boundaries
     explicit = explicit_cases(operation, faults, [], kept, with_boundaries=boundaries)
     cases = [s for s in explicit if s.case.fault]
+    limit = examination.worker.timeout_s
     _judge_all(examination, cases)
     if boundaries and settings.vary:
         _run_altered(examination, examples)
+    examination.worker.timeout_s = limit  # a hang on malformed input limits no good input
     if cases:
         examination.worker.restart_warm()
 

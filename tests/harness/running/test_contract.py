@@ -276,3 +276,41 @@ def test_altered_values_end_where_malformed_input_is_accepted(
     monkeypatch.setattr("attnproof.harness.running.task.run_cases.altered", noted)
     examined("", STRICT, body=body, vary=True)
     assert fewest <= len(tried) <= most
+
+
+HANGS = """
+for value in (*args, *kwargs.values()):
+    while isinstance(value, torch.Tensor) and value.is_floating_point():
+        pass
+"""
+HANGING = """
+def {name}(*args, **kwargs):
+{statements}
+    return right(*args, **kwargs)
+"""
+
+
+def test_after_a_hang_no_other_malformed_value_of_the_argument_is_run(examined):
+    outcome = examined(HANGS, ENGINE, SLOTS, body=HANGING, timeout_s=1.0, vary=True)
+    assert (outcome.result.verdict, outcome.findings) == ("PASS", [])
+    [advice] = outcome.advice
+    assert (advice.kind, advice.diagnosis) == (Kind.CONTRACT, "does not answer within 1 s")
+    assert "; further malformed cases not run: " in advice.message
+    assert "of block_table" in advice.message
+    assert advice.failed_cases == 1
+
+
+def test_after_a_hang_that_fails_the_candidate_all_malformed_values_are_run(examined):
+    outcome = examined(HANGS, STRICT, SLOTS, body=HANGING, timeout_s=0.5, sparse=False)
+    [finding] = outcome.findings
+    assert "not run" not in finding.message
+    assert finding.failed_cases > 1
+
+
+@pytest.mark.slow
+def test_a_hang_on_good_input_leaves_no_case_out(examined):
+    hangs = "while len(args[0]) > 3: pass"
+    outcome = examined(hangs, ENGINE, SLOTS, body=HANGING, timeout_s=0.5, examples=5)
+    [finding] = outcome.findings
+    assert finding.kind == Kind.UNSAFE
+    assert finding.failed_cases > 1
