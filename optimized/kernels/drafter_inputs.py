@@ -54,13 +54,13 @@ def _expand_inputs_kernel(
     the 26 bytes written per output.
     """
     out = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    more = slots - SHIFT
-    row = row_of(out, offsets, offsets_stride, more, first_step, num_reqs)
+    added_per_row = slots - SHIFT
+    row = row_of(out, offsets, offsets_stride, added_per_row, first_step, num_reqs)
     exists = (out < num_outputs) & (row < num_reqs)
     first = tl.load(offsets + row * offsets_stride, mask=exists, other=0).to(tl.int64)
     stop = tl.load(offsets + (row + 1) * offsets_stride, mask=exists, other=0).to(tl.int64)
     last = tl.load(ends + row * ends_stride, mask=exists, other=0).to(tl.int64)
-    j = out - (first + row * more)
+    j = out - (first + row * added_per_row)
     kept = last + 1 - first - SHIFT
     copied, live = exists & (j < kept), exists & (j < kept + slots)
 

@@ -30,7 +30,7 @@ def _new_slots_kernel(
     num_reqs,
     first_step,
     width,
-    more,
+    added_per_row,
     max_model_len,
     num_slots,
     block_size,
@@ -38,11 +38,11 @@ def _new_slots_kernel(
 ):
     """Program b: slots [b * BLOCK, (b + 1) * BLOCK).
 
-    Row r begins at its offset + r * more. Bound by the latency of `row_of`, then of position
-    and block id.
+    Row r begins at its offset + r * added_per_row. Bound by the latency of `row_of`, then of
+    position and block id.
     """
     token = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    request = row_of(token, offsets, offsets_stride, more, first_step, num_reqs)
+    request = row_of(token, offsets, offsets_stride, added_per_row, first_step, num_reqs)
     exists = token < num_slots
     live = exists & (request < num_reqs)
     position = tl.load(positions + token * positions_stride, mask=live, other=0).to(tl.int64)
@@ -61,7 +61,7 @@ def new_slots_on_device(
     positions: torch.Tensor,
     rejected: torch.Tensor,
     block_size: int,
-    more: int,
+    added_per_row: int,
     max_model_len: int,
 ) -> torch.Tensor:
     """Return the slots of all entries of `positions`, int64, by one launch."""
@@ -84,7 +84,7 @@ def new_slots_on_device(
             num_reqs,
             first_step(num_reqs),
             width,
-            more,
+            added_per_row,
             max_model_len,
             num_slots,
             block_size,
