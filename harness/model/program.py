@@ -77,6 +77,8 @@ class Code:
         return Code(f"{self._path}.{name}" if self._path else name, self.statements)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in vars(self) or hasattr(type(self), name):  # it could not be read back
+            raise AttributeError(f"{name} is a name of Code: give the variable another name")
         self.statements.append(Let(self.__getattr__(name)._path, self._data(value)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Do:

@@ -28,10 +28,15 @@ def read_mutations(path: Path) -> Iterator[Mutation]:
 
     `before` and `after` are texts in the function or "Class.method" `where` (default: the part).
     `part` is by default the class of `where`, or the operation. The rest are fields of `Mutation`.
+    Raise ValueError for any other key.
     """
     for operation, tables in tomllib.loads(path.read_text(encoding="utf-8")).items():
         for name, table in tables.items():
-            yield _mutation(operation, name.replace("_", " "), **table)
+            try:
+                mutation = _mutation(operation, name.replace("_", " "), **table)
+            except TypeError as error:  # an unknown key, or none of those that it needs
+                raise ValueError(f"{path}, table [{operation}.{name}]: {error}") from None
+            yield mutation
 
 
 def _mutation(

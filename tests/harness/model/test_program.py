@@ -71,6 +71,14 @@ def test_a_program_is_written_as_a_person_would():
     )
 
 
+@pytest.mark.parametrize("name", ["line", "statements", "_path"])
+def test_a_name_of_code_itself_is_no_variable(name):
+    code = Code()
+    with pytest.raises(AttributeError, match=f"^{name} is a name of Code: give the variable"):
+        setattr(code, name, 1)
+    assert code.statements == []
+
+
 def test_equal_calls_are_separate_statements():
     code = Code()
     code.rows.append(code.pop())

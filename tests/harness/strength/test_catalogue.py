@@ -13,7 +13,7 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import load, offered_by
 from attnproof.harness.strength.catalogue import all_mutations, find
 from attnproof.harness.strength.running import Found, Result, planted
-from attnproof.harness.strength.text_mutations import changed
+from attnproof.harness.strength.text_mutations import changed, read_mutations
 from attnproof.reference.definition.definition import built_in_definition
 
 MUTATIONS = all_mutations()
@@ -58,6 +58,14 @@ def test_a_mutation_is_complete_and_planted_in_a_copy_only(mutation):
 def test_a_text_that_does_not_occur_once_is_refused(before, count):
     with pytest.raises(ValueError, match=f"occurs {count} times, expected once"):
         changed("build_slot_mapping", "build_slot_mapping", before, "")
+
+
+@pytest.mark.parametrize("line", ["diagnosis = ['x']", "name = 'x'", ""])
+def test_a_table_with_an_unknown_key_or_without_one_is_named(tmp_path, line):
+    path = tmp_path / "slots.toml"
+    path.write_text(f"[build_slot_mapping.no_blocks]\nbefore = 'a'\n{line}\n")
+    with pytest.raises(ValueError, match=r"slots.toml, table \[build_slot_mapping.no_blocks\]: "):
+        list(read_mutations(path))
 
 
 def test_a_changed_text_leaves_the_operations_definition():
