@@ -12,6 +12,7 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from attnproof.harness.cases.batches.real import real_batch
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, make_batch
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena
 from attnproof.harness.model.call import Call, Outputs, Quantity
@@ -134,6 +135,8 @@ class Cases:
             if turned != plain:
                 yield f"{name}, other flags", self._case(batch, turned)
         first = next(iter(named.values()))
+        # A batch of an engine: what only others show is advice.
+        first = real_batch(first) if first is not None else None
         for name, parameter in self.parameters.items():
             for value in parameter.values[1:]:
                 text = f"{name} {value}" if name != LAYOUT else f"layout {_shown(value)}"

@@ -37,7 +37,7 @@ MUTATIONS = {
     "not uniform": SEEN,
     "lists on one branch": "list where a tensor was expected",
     "padding mapped like a block": "padding becomes a block",
-    "state of the next block": SEEN,
+    "state of the next block": "stale entry read",
     "state by a rounded reciprocal": "off by one token",
     "interleave forgotten within a block": SEEN,
     "int32 product on a rank": "32-bit overflow",

@@ -412,9 +412,14 @@ def test_no_handler_of_exceptions_swallows_the_time_limit(monkeypatch):
         hang()
 
 
+WITHOUT_EFFECT = CANDIDATE.replace(
+    "    return", "    _ = 1 + 2 + 3 + 4 + 5 + 6 + 7\n        return"
+)
+
+
 @pytest.mark.slow
 def test_without_time_the_first_cases_of_an_operation_are_judged(attnproof, tmp_path):
-    (tmp_path / "mine.py").write_text(textwrap.dedent(CANDIDATE))
+    (tmp_path / "mine.py").write_text(textwrap.dedent(WITHOUT_EFFECT))
     command = ["mutants", "--candidate", "mine.py", "--examples", "9", "--budget", "0"]
     done = attnproof(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -427,10 +432,7 @@ def test_without_time_the_first_cases_of_an_operation_are_judged(attnproof, tmp_
 
 
 def test_a_score_below_the_limit_fails(attnproof, tmp_path):
-    without_effect = CANDIDATE.replace(
-        "    return", "    _ = 1 + 2 + 3 + 4 + 5 + 6 + 7\n        return"
-    )
-    (tmp_path / "mine.py").write_text(textwrap.dedent(without_effect))
+    (tmp_path / "mine.py").write_text(textwrap.dedent(WITHOUT_EFFECT))
     command = ["mutants", "--candidate", "mine.py", "--examples", "9", "--sample", "4"]
     done = attnproof(*command, "--budget", "0", "--fail-under", "100", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
