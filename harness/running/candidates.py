@@ -237,7 +237,10 @@ def load(candidate: Candidate) -> Any:
         return loaded
     if path.suffix == ".json":
         return load_solution(path)
-    sys.path.insert(0, str(path.parent))
+    folder, dotted = _in_package(path)
+    sys.path.insert(0, str(folder))
+    if "." in dotted and _is_importable(dotted.partition(".")[0], folder):
+        return importlib.import_module(dotted)
     name, source = path.stem, path
     if path.is_dir():
         name, source = path.name, path / "__init__.py"
@@ -253,6 +256,22 @@ def load(candidate: Candidate) -> Any:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _in_package(path: Path) -> tuple[Path, str]:
+    """Return the folder above the packages of a file or package folder, and its dotted name."""
+    names, folder = [path.stem if path.suffix == ".py" else path.name], path.parent
+    while folder.name.isidentifier() and (folder / "__init__.py").exists():
+        names, folder = [folder.name, *names], folder.parent
+    return folder, ".".join(names)
+
+
+def _is_importable(name: str, folder: Path) -> bool:
+    """True if an import of the package finds the one in the folder."""
+    imported = sys.modules.get(name)
+    if imported is None:
+        return True
+    return Path(str(imported.__file__)).parent.parent == folder
 
 
 def exchange(candidate: Any, names: Iterable[str]) -> None:

@@ -110,6 +110,19 @@ def test_installed_candidates_are_found_by_their_entry_point(folder, monkeypatch
     assert declared == ["vllm-0.32", "vllm-0.11"]
 
 
+@pytest.mark.parametrize("path", ["acme/attention/metadata.py", "acme/attention"])
+def test_a_module_of_a_package_has_relative_imports(attnproof, tmp_path, path):
+    (tmp_path / "src/acme/attention").mkdir(parents=True)
+    (tmp_path / "src/acme/__init__.py").write_text("EMPTY = True\n")
+    (tmp_path / "src/acme/attention/__init__.py").write_text("from .metadata import *\n")
+    text = "from .. import EMPTY\ndef is_block_tables_empty(tables):\n    return not EMPTY\n"
+    (tmp_path / "src/acme/attention/metadata.py").write_text(text)
+    options = ("--ops=is_block_tables_empty", "--examples=9", "--steps=0", "--out=out")
+    done = attnproof("verify", "--candidate", f"src/{path}", *options, cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "(wrong-result): the opposite answer" in done.stdout
+
+
 SIBLINGS = {
     "reference.py": "NAME = 'their reference'\n",
     "harness/__init__.py": "NAME = 'their harness'\n",
