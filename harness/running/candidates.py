@@ -26,6 +26,7 @@ from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate, L
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.model.operation import Operation
+from attnproof.harness.running.adapting import adapted, read_adapter, target_of
 from attnproof.harness.running.engines import (
     ADAPTERS,
     engine_of,
@@ -120,6 +121,9 @@ def _resolve(name: str, device: str) -> Candidate:
     if path.suffix == ".json":
         check_solution(path)
         return Candidate(escape_line(path.stem), str(path.resolve()), lane)
+    if path.suffix == ".toml":
+        interface = read_adapter(path).interface
+        return Candidate(escape_line(path.stem), str(path.resolve()), lane, interface=interface)
     if path.suffix == ".py" or os.path.isdir(path) or os.sep in name:  # noqa: PTH112
         source = _checked(path).resolve()
         source = source.parent if source.name == "__init__.py" else source
@@ -237,6 +241,10 @@ def load(candidate: Candidate) -> Any:
         return loaded
     if path.suffix == ".json":
         return load_solution(path)
+    if path.suffix == ".toml":
+        table = read_adapter(path)
+        target = target_of(path, table)
+        return adapted(path, table, load(msgspec.structs.replace(candidate, target=target)))
     folder, dotted = _in_package(path)
     sys.path.insert(0, str(folder))
     if "." in dotted and _is_importable(dotted.partition(".")[0], folder):

@@ -1,0 +1,235 @@
+"""Candidates with names and arguments of their own: a table of calls, in a TOML file."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from inspect import Parameter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from attnproof import reference
+from attnproof.harness.backports import tomllib
+from attnproof.harness.escaping import escape_line
+from attnproof.harness.interfaces import INTERFACES
+from attnproof.harness.model.files import read_regular
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.errors import UsageError
+
+NEW = "new"
+"""Key of a class's table with the call that instantiates the candidate's class."""
+_OBJECT = "it"
+"""Name of the candidate's object in the expressions of a class."""
+_ALIKE = 0.85
+"""Least similarity of two names, of 1, that is taken for a slip of the pen."""
+_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+class AdapterError(Exception):
+    """An expression that names what the candidate's module does not have."""
+
+
+class Adapter(msgspec.Struct, forbid_unknown_fields=True):
+    """The table of a candidate: Python expressions by the names of operations.
+
+    An expression has the operation's arguments and the names of the module.
+    """
+
+    module: str
+    """Path from the table's folder, or dotted name."""
+    functions: dict[str, str] = {}
+    classes: dict[str, dict[str, str]] = {}
+    """Expressions by method or attribute: `new` instantiates, and `it` is the object."""
+    interface: str = ""
+
+
+def read_adapter(path: Path) -> Adapter:
+    """Return the table of a file (UsageError)."""
+    try:
+        adapter = msgspec.convert(tomllib.loads(read_regular(path).decode()), Adapter)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"candidate file {path}: {escape_line(str(error))}") from None
+    if adapter.interface not in ("", *INTERFACES):
+        hint = _near(adapter.interface, INTERFACES)
+        raise UsageError(f"{path}: interface: {adapter.interface!r} is no interface{hint}")
+    known = {name for operation in ALL.values() for name in operation.call.names(operation.name)}
+    for name in (*adapter.functions, *adapter.classes):
+        place = _place(path, name)
+        if name not in known:
+            raise UsageError(f"{place}: no operation has this name{_near(name, known)}")
+        is_class = inspect.isclass(getattr(reference, name))
+        if is_class != (name in adapter.classes):
+            table = f"[classes.{name}]" if is_class else "[functions]"
+            raise UsageError(f"{place}: it belongs into the table {table}")
+    for name, text in adapter.functions.items():
+        _check_expression(_place(path, name), text)
+    for name, members in adapter.classes.items():
+        if NEW not in members:
+            raise UsageError(f"{_place(path, name)}: the call that instantiates it is missing: new")
+        for member, text in members.items():
+            place = _place(path, name, member)
+            # Any other name is an attribute of the object, which the class may not show.
+            methods = [NEW, *_methods(name)]
+            hint = "" if member in methods else _near(member, methods, _ALIKE)
+            if hint:
+                raise UsageError(f"{place}: {name} has no method of this name{hint}")
+            _check_expression(place, text)
+    return adapter
+
+
+def target_of(path: Path, adapter: Adapter) -> str:
+    """Return the module as the target of a candidate."""
+    name = adapter.module
+    is_path = name.endswith(".py") or "/" in name
+    return str((path.parent / name).resolve()) if is_path else name
+
+
+def adapted(path: Path, adapter: Adapter, module: Any) -> ModuleType:
+    """Return the module with the operations of the table; raise AdapterError."""
+    offers = ModuleType(module.__name__)
+    vars(offers).update(vars(module))
+    for name, text in adapter.functions.items():
+        ours = getattr(reference, name)
+        setattr(offers, name, _function(_place(path, name), inspect.signature(ours), text, module))
+    for name, members in adapter.classes.items():
+        setattr(offers, name, _class(path, name, members, module))
+    return offers
+
+
+def _class(path: Path, name: str, members: dict[str, str], module: Any) -> type[Any]:
+    """Return a class whose members are the table's, and else those of the candidate's object."""
+    ours, methods = getattr(reference, name), _methods(name)
+    body: dict[str, Any] = {"__getattr__": lambda self, name: getattr(vars(self)[_OBJECT], name)}
+    body |= {method: _same(method) for method in methods}
+    for member, text in members.items():
+        place = _place(path, name, member)
+        if member == NEW:
+            body["__init__"] = _initializer(place, inspect.signature(ours), text, module)
+        elif member in methods:
+            signature = inspect.signature(getattr(ours, member))
+            own = list(signature.parameters.values())[1:]
+            body[member] = _method(place, signature.replace(parameters=own), text, module)
+        else:
+            body[member] = property(_method(place, inspect.Signature(), text, module))
+    return type(name, (), body)
+
+
+def _initializer(place: str, signature: inspect.Signature, text: str, module: Any) -> Any:
+    function = _function(place, signature, text, module)
+    return lambda self, *args, **kwargs: setattr(self, _OBJECT, function(*args, **kwargs))
+
+
+def _same(name: str) -> Any:
+    """Return the method of the candidate's object."""
+    return lambda self, *args, **kwargs: getattr(vars(self)[_OBJECT], name)(*args, **kwargs)
+
+
+def _method(place: str, signature: inspect.Signature, text: str, module: Any) -> Any:
+    first = Parameter(_OBJECT, Parameter.POSITIONAL_OR_KEYWORD)
+    with_object = signature.replace(parameters=[first, *signature.parameters.values()])
+    function = _function(place, with_object, text, module)
+    return lambda self, *args, **kwargs: function(vars(self)[_OBJECT], *args, **kwargs)
+
+
+def _function(place: str, signature: inspect.Signature, text: str, module: Any) -> Any:
+    """Return the expression as a function with the arguments of a signature."""
+    _check_names(place, signature, text, module)
+    defaults = {
+        parameter.name: parameter.default
+        for parameter in signature.parameters.values()
+        if parameter.default is not Parameter.empty
+    }
+    file, _, line = place.partition(": ")[0].rpartition(":")
+    source = "\n" * (int(line) - 1) + f"lambda _defaults: lambda {_head(signature)}: ({text})"
+    return eval(compile(source, file, "eval"), vars(module))(defaults)
+
+
+def _head(signature: inspect.Signature) -> str:
+    """Return the parameters as source; their defaults are those of `_defaults`."""
+    bare = [
+        parameter.replace(annotation=Parameter.empty) for parameter in signature.parameters.values()
+    ]
+    shown = [
+        p if p.default is Parameter.empty else p.replace(default=_Default(p.name)) for p in bare
+    ]
+    return str(inspect.Signature(shown))[1:-1]
+
+
+class _Default(str):
+    """Name of a parameter, shown as the expression of its default."""
+
+    def __repr__(self) -> str:
+        return f"_defaults[{str(self)!r}]"
+
+
+def _check_names(place: str, signature: inspect.Signature, text: str, module: Any) -> None:
+    """Raise AdapterError for a name that nothing defines, or a call that does not fit."""
+    nodes = list(ast.walk(ast.parse(f"({text})", mode="eval")))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    known = {*signature.parameters, *vars(module), *bound}
+    for node in names:
+        if node.id not in known and not hasattr(builtins, node.id):
+            raise AdapterError(
+                f"{place}: {node.id} is neither an argument ({', '.join(signature.parameters)}) "
+                f"nor a name of {module.__name__}{_near(node.id, known)}"
+            )
+    for call in nodes:
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            _check_call(place, call, vars(module).get(call.func.id))
+
+
+def _check_call(place: str, call: ast.Call, function: Any) -> None:
+    """Raise AdapterError for arguments that a function of the module does not have."""
+    if any(isinstance(part, ast.Starred) for part in call.args) or not callable(function):
+        return
+    try:
+        theirs = inspect.signature(function)
+    except (TypeError, ValueError):  # of a compiled function
+        return
+    keywords = [keyword.arg for keyword in call.keywords]
+    if None in keywords:
+        return
+    try:
+        theirs.bind(*call.args, **dict.fromkeys(map(str, keywords)))
+    except TypeError as error:
+        names = [name for name, p in theirs.parameters.items() if p.kind in _NAMED]
+        unknown = next((str(key) for key in keywords if key not in names), "")
+        hint = _near(unknown, names) if unknown else ""
+        problem = f"no argument {unknown}{hint}" if unknown else str(error)
+        raise AdapterError(f"{place}: {ast.unparse(call.func)}{theirs}: {problem}") from None
+
+
+def _check_expression(place: str, text: str) -> None:
+    try:
+        ast.parse(f"({text})", mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(f"{place}: {text!r} is no expression: {error.args[0]}") from None
+
+
+def _methods(name: str) -> list[str]:
+    """Return the public methods of a class of the reference."""
+    members = inspect.getmembers_static(getattr(reference, name), inspect.isfunction)
+    return [member for member, _ in members if not member.startswith("_")]
+
+
+def _near(name: str, known: Iterable[str], least: float = 0.6) -> str:
+    """Return a question for the known name that is most like another one, "" without."""
+    near = get_close_matches(name, list(known), n=1, cutoff=least)
+    return f": did you mean {near[0]}?" if near else ""
+
+
+def _place(path: Path, name: str, member: str = "") -> str:
+    """Return file, line and name of an entry, such as "acme.toml:4: BlockTables.new"."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    first = next((n for n, line in enumerate(lines) if line.strip() == f"[classes.{name}]"), 0)
+    entry = re.compile(rf"\s*[\"']?{re.escape(member or name)}[\"']?\s*=")
+    number = next((n for n, line in enumerate(lines) if n >= first and entry.match(line)), first)
+    return f"{path.name}:{number + 1}: {f'{name}.{member}' if member else name}"

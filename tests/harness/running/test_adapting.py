@@ -1,0 +1,137 @@
+"""Tables of calls: a candidate with names, arguments and classes of its own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+PLUGIN = """
+from attnproof.reference import BlockTables
+SIZE = 0
+
+def part_of(offsets, first, last):
+    return offsets[first : last + 1] - offsets[first]
+
+def splits(offsets, threshold):
+    return sum(1 for tokens in offsets.diff().tolist() if tokens <= threshold)
+
+class Tables:
+    def __init__(self, rows, sizes, **others):
+        self.ours = BlockTables(sizes, rows, **others)
+        self.tables = self.ours.input_block_tables
+
+    def add(self, ids, row, *, replace):
+        self.ours.append_block_ids(row, ids, replace)
+
+    def __getattr__(self, name):
+        return getattr(self.ours, name)
+"""
+FEW = ("--no-vary", "--seed=1", "--out=out")
+HEAD = 'module = "src/acme/tables.py"\n'
+ARGUMENTS = (
+    "max_num_batched_tokens=max_num_batched_tokens, cp_rank=cp_rank, device=device, "
+    "max_num_blocks_per_group=max_num_blocks_per_group, cp_size=cp_size, "
+    "cp_interleave=cp_interleave, dcp_sharded=dcp_sharded, "
+    "slot_mapping_enabled=slot_mapping_enabled"
+)
+TABLE = f"""{HEAD}
+[functions]
+slice_query_start_locs = "part_of(query_start_loc, request_slice.start, last=request_slice.stop)"
+
+[classes.BlockTables]
+new = "Tables(max_num_reqs, block_sizes, {ARGUMENTS})"
+append_block_ids = "it.add(new_block_ids, req_index, replace=overwrite)"
+input_block_tables = "it.tables"
+"""
+
+
+@pytest.fixture
+def verify(attnproof, tmp_path):
+    """Verify the plugin by a table; return exit code, standard error and verdicts."""
+    (tmp_path / "src/acme").mkdir(parents=True)
+    (tmp_path / "src/acme/__init__.py").touch()
+    (tmp_path / "src/acme/tables.py").write_text(PLUGIN)
+
+    def run(table: str) -> tuple[int, str, dict[str, str]]:
+        (tmp_path / "acme.toml").write_text(table)
+        options = ("--ops=slice_query_start_locs,BlockTables", "--examples=9", "--steps=5", *FEW)
+        done = attnproof("verify", "--candidate", "acme.toml", *options, cwd=tmp_path)
+        summary = tmp_path / "out/summary.json"
+        verdicts = json.loads(summary.read_text())["operations"] if summary.exists() else []
+        offered = {one["name"]: one["verdict"] for one in verdicts}
+        return (
+            done.returncode,
+            done.stderr,
+            {n: v for n, v in offered.items() if v in ("PASS", "FAIL")},
+        )
+
+    return run
+
+
+def test_names_arguments_and_a_class_are_those_of_the_table(verify):
+    assert verify(TABLE) == (0, "", {"slice_query_start_locs": "PASS", "BlockTables": "PASS"})
+    wrong = TABLE.replace("replace=overwrite", "replace=True").replace("slice.start", "slice.stop")
+    code, _, verdicts = verify(wrong)
+    assert (code, verdicts) == (1, {"slice_query_start_locs": "FAIL", "BlockTables": "FAIL"})
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("modules = 1", "candidate file acme.toml: Object contains unknown field `modules`"),
+        ("module = 1", "candidate file acme.toml: Expected `str`, got `int` - at `$.module`"),
+        ("module =", "candidate file acme.toml: Invalid value"),
+        (
+            '[functions]\nslice_query_start_loc = "0"',
+            "acme.toml:3: slice_query_start_loc: no operation has this name: "
+            "did you mean slice_query_start_locs?",
+        ),
+        (
+            '[functions]\nBlockTables = "Tables()"',
+            "acme.toml:3: BlockTables: it belongs into the table [classes.BlockTables]",
+        ),
+        (
+            '[classes.slice_query_start_locs]\nnew = "part_of()"',
+            "acme.toml:2: slice_query_start_locs: it belongs into the table [functions]",
+        ),
+        (
+            '[functions]\nslice_query_start_locs = "part_of("',
+            "acme.toml:3: slice_query_start_locs: 'part_of(' is no expression: "
+            "'(' was never closed",
+        ),
+        (
+            '[functions]\nslice_query_start_locs = "part(query_start_loc)"',
+            "acme.toml:3: slice_query_start_locs: part is neither an argument (query_start_loc, "
+            "request_slice) nor a name of acme.tables: did you mean part_of?",
+        ),
+        (
+            '[functions]\nslice_query_start_locs = "part_of(query_start_loc, 0, lasst=1)"',
+            "acme.toml:3: slice_query_start_locs: part_of(offsets, first, last): no argument "
+            "lasst: did you mean last?",
+        ),
+        (
+            '[functions]\nslice_query_start_locs = "part_of(query_start_loc)"',
+            "acme.toml:3: slice_query_start_locs: part_of(offsets, first, last): missing a "
+            "required argument: 'first'",
+        ),
+        (
+            '[classes.BlockTables]\nappend_block_ids = "it"',
+            "acme.toml:2: BlockTables: the call that instantiates it is missing: new",
+        ),
+        (
+            '[classes.BlockTables]\nnew = "Tables(1, 2)"\nappend_block_id = "it"',
+            "acme.toml:4: BlockTables.append_block_id: BlockTables has no method of this name: "
+            "did you mean append_block_ids?",
+        ),
+        (
+            'interface = "vllm-0.3"',
+            "acme.toml: interface: 'vllm-0.3' is no interface: did you mean vllm-0.32?",
+        ),
+    ],
+)
+def test_a_wrong_table_is_one_line_and_nothing_runs(verify, table, message):
+    code, errors, verdicts = verify(table if "module" in table else HEAD + table)
+    assert (code, verdicts) == (2, {})
+    assert errors.count("\n") == 1
+    assert message in errors
