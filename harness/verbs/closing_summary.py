@@ -22,7 +22,7 @@ from attnproof.harness.report.shared.comparison import base_lines
 from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.deviations import deviation_line
 from attnproof.harness.report.shared.diagnoses import entry_of, page_address
-from attnproof.harness.report.shared.finding_text import FindingText
+from attnproof.harness.report.shared.finding_text import FindingText, advice_counts
 from attnproof.harness.report.shared.wording import many
 from attnproof.harness.running.own_operations import own_names, sources_in_use
 
@@ -36,7 +36,9 @@ def closing_summary(record: Run, place: Path, *, quiet: bool = False) -> str:
     lines += attempt("the faults", lambda: list(_faults(record.operations)), lambda f: [f])
     if quiet:
         return "\n".join(map(escape_line, [*lines, _verdict(record)]))
-    lines += map(_advice, record.advice)
+    if record.advice:
+        advice = attempt("the advice", lambda: advice_counts(record.advice), str)
+        lines.append(f"ADVICE {advice}, which fails no candidate: {place / 'index.html'}#advice")
     for deviation in record.deviations:
         make = partial(deviation_line, deviation)
         lines.append(attempt(f"the line on {deviation.id}", make, str))
@@ -73,7 +75,7 @@ def _finding(finding: Finding, base: Comparison | None) -> list[str]:
     message = [f"    {finding.message}"] if finding.has_known_mistake else []
     shown = attempt(
         "the evidence",
-        lambda: f"    shown by {text.evidence()}. {consequence(finding)}",
+        lambda: " ".join(filter(None, [f"    shown by {text.evidence()}.", consequence(finding)])),
         lambda fault: f"    {fault}",
     )
     if len(finding.fields) > 1:
@@ -88,12 +90,6 @@ def _page(finding: Finding) -> str:
     """Return the address of the text on the diagnosis, "" without one."""
     meaning = entry_of(finding.diagnosis, finding.oracle)
     return page_address("diagnoses", meaning.id) if meaning else ""
-
-
-def _advice(finding: Finding) -> str:
-    head = f"ADVICE {finding.operation} [{finding.candidate}] ({finding.kind})"
-    message = f": {finding.message}" if finding.has_known_mistake else ""
-    return f"{head}: {finding.diagnosis}{message}"
 
 
 def _known_counts(deviations: list[DeviationResult]) -> str:

@@ -55,7 +55,13 @@ class FindingText(NamedTuple):
             f"{counts.shown or 'none'} of {many(counts.cases, *_ORIGINS.get(origin, (origin,)))}"
             for origin, counts in self.finding.evidence.items()
         ]
-        return ", ".join(parts) or many(self.finding.failed_cases, "case")
+        counted = ", ".join(parts) or many(self.finding.failed_cases, "case")
+        return f"{counted} (found while shrinking)" if self._is_of_shrinking() else counted
+
+    def _is_of_shrinking(self) -> bool:
+        """True if only a case that was tried to make another one smaller shows the finding."""
+        counted, fresh = self.finding.evidence.values(), not self.finding.case.before
+        return bool(counted) and fresh and not any(counts.shown for counts in counted)
 
     def inline_replay(self) -> str:
         """Return a command line that has the case in it, "" if the case is too long.

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pytest
 
-from attnproof.harness.model.run import Cause
+from attnproof.harness.model.run import Cause, Evidence
+from attnproof.harness.model.verdict import Kind
 from attnproof.harness.report import write_summary
 from attnproof.harness.report.formats.schema import SCHEMA_PATH, schema_bytes
 from attnproof.harness.report.formats.summary import summary_bytes
@@ -73,3 +75,21 @@ def test_a_fault_of_the_machine_is_no_fault_of_the_harness(tmp_path):
     record = make_run("INCOMPLETE", [make_result("slots", "UNVERIFIED", **changes)])
     lines = closing_summary(record, tmp_path)
     assert "FAULT OF THE MACHINE slots [optimized]: stopped: the disk is full; " in lines
+
+
+def test_advice_is_one_line_on_the_terminal_with_the_place_of_its_list(tmp_path):
+    advice = [make_finding(1, kind=Kind.CONTRACT), make_finding(2, kind=Kind.CONTRACT)]
+    record = make_run("PASS", [make_result("slots")], advice=advice)
+    shown = [line for line in closing_summary(record, tmp_path).splitlines() if "ADVICE" in line]
+    place = tmp_path / "index.html"
+    assert shown == [f"ADVICE 2 contract, which fails no candidate: {place}#advice"]
+
+
+def test_a_finding_that_no_drawn_case_shows_was_found_while_shrinking(tmp_path):
+    finding = make_finding(evidence={"fuzz": Evidence(0, 200), "boundary": Evidence(0, 50)})
+    record = make_run("FAIL", [make_result("slots", "FAIL")], findings=[finding])
+    words = "shown by none of 200 drawn cases, none of 50 edge cases (found while shrinking)"
+    assert words in closing_summary(record, tmp_path)
+    shown = msgspec.structs.replace(finding, evidence={"fuzz": Evidence(1, 200)})
+    record = msgspec.structs.replace(record, findings=[shown])
+    assert "found while shrinking" not in closing_summary(record, tmp_path)
