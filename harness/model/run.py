@@ -211,6 +211,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Steps of the sequence that first failed, before shrinking."""
     snippet: str = ""
     """Program of a sequence that reproduces the failure."""
+    tensors: list[str] = []
+    """Name, dtype, shape, device and stride of each tensor among the arguments of a call."""
     failed_cases: int
     """Cases of this run that failed by the same root cause, those of shrinking too."""
     evidence: dict[str, Evidence] = {}

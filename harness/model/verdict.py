@@ -172,3 +172,5 @@ class Explanation(msgspec.Struct, frozen=True):
     """Steps of a sequence: each in words and as source."""
     snippet: str = ""
     """Program of a sequence that reproduces the failure."""
+    tensors: list[str] = []
+    """Name, dtype, shape, device and stride of each tensor among the arguments of a call."""

@@ -179,6 +179,8 @@ def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
     )
     wrong = [difference for difference in differences if not difference.equal]
     console.print(attempt("the picture of the case", lambda: draw_case(case, wrong), Text))
+    for line in explanation.tensors:
+        console.print_line(line, style="dim")
     steps = explanation.steps or attempt("the steps", lambda: case_steps(case), lambda _fault: [])
     if steps:
         place = failures[0].place if failures else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.guard import attempt
@@ -17,6 +17,7 @@ from attnproof.harness.report.pictures.sequence_input import step_count
 from attnproof.harness.report.pictures.svg import drawn
 from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.literal import case_literal, example_line
+from attnproof.harness.report.shared.parameters import meanings
 from attnproof.harness.report.shared.wording import many, middle_out, shared_mistake, shorten
 
 BUDGET = 3_000_000
@@ -57,7 +58,10 @@ class Card(NamedTuple):
     """Place in a sequence, such as "after step 3"; "" for a single call."""
     batch: str = ""
     facts: str = ""
-    params: tuple[tuple[str, str], ...] = ()
+    params: tuple[tuple[str, str, str], ...] = ()
+    """Name, value and meaning of each other argument of the case."""
+    tensors: str = ""
+    """A line on each tensor among the arguments of the call."""
     literal: str = ""
     literal_open: bool = False
     example: str = ""
@@ -160,6 +164,7 @@ def _card(label: str, finding: Finding, room: _Budget) -> Card:
         batch=batch,
         facts=batch_facts(finding.case.batch) if finding.case.batch else "",
         params=_params(finding),
+        tensors=room.keep("\n".join(finding.tensors), "tensors"),
         literal=literal,
         literal_open=literal.count("\n") < _SHORT_LITERAL and not finding.snippet,
         example=room.keep(example, "@example") if literal and alone else "",
@@ -225,10 +230,12 @@ def _batch(finding: Finding, wrong: list[Difference], prefix: str) -> str:
     return batch_picture(case.batch, prefix, find_focus(case, wrong), find_marks(case))
 
 
-def _params(finding: Finding) -> tuple[tuple[str, str], ...]:
-    """Return the case's other arguments, and its fault."""
-    pairs: list[tuple[str, Any]] = [
-        (name, value) for name, value in finding.case.params.items() if name != "steps"
+def _params(finding: Finding) -> tuple[tuple[str, str, str], ...]:
+    """Return name, value and meaning of the case's other arguments, and its fault."""
+    texts = meanings(finding.case)
+    shown = [
+        (name, shorten(repr(value), 200), texts.get(name, ""))
+        for name, value in finding.case.params.items()
+        if name != "steps"
     ]
-    shown = [(name, shorten(repr(value), 200)) for name, value in pairs]
-    return (*shown, ("fault", finding.case.fault)) if finding.case.fault else tuple(shown)
+    return (*shown, ("fault", finding.case.fault, "")) if finding.case.fault else tuple(shown)

@@ -13,6 +13,7 @@ from attnproof.harness.model.run import Difference
 from attnproof.harness.report.pictures.batch_view import BatchView, RequestRow, view_batch
 from attnproof.harness.report.pictures.difference_view import DifferenceView, Line, view_difference
 from attnproof.harness.report.pictures.focus import NO_MARKS, Focus, Marks, find_focus, find_marks
+from attnproof.harness.report.shared.parameters import meanings
 from attnproof.harness.report.shared.wording import listed, many, shorten
 
 _SIGNS = {"computed": "o", "query": "#", "unused": "."}
@@ -29,8 +30,13 @@ def draw_case(case: Case, differences: Sequence[Difference] = ()) -> RenderableT
         parts.append(
             draw_batch(case.batch, focus=find_focus(case, differences), marks=find_marks(case))
         )
+    texts = meanings(case)
     parts += [
-        Text.assemble((f"{name} ", "dim"), shorten(escape_line(repr(value)), 200))
+        Text.assemble(
+            (f"{name} ", "dim"),
+            shorten(escape_line(repr(value)), 200),
+            (f"  {escape_line(texts[name])}" if name in texts else "", "dim"),
+        )
         for name, value in case.params.items()
         if not (case.num_steps and name == "steps")
     ]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
+import torch
 
+from attnproof.harness.model.call import Call
 from attnproof.harness.model.call_kinds import Parts
 from attnproof.harness.model.text import text_of
 from attnproof.harness.model.verdict import Explanation
@@ -16,6 +20,8 @@ from attnproof.harness.oracles.trial import Trial
 
 _MOST_ELEMENTS = 1 << 20
 """Most elements of an output that the report gets."""
+_MOST_TENSORS = 40
+"""Most tensors of a call that are listed."""
 
 
 def explain(trial: Trial, parts: Parts, target: str) -> Explanation:
@@ -49,6 +55,28 @@ def explain(trial: Trial, parts: Parts, target: str) -> Explanation:
         [(line.label, line.code) for line in script.lines],
         snippet(trial.operation, script, parts, target),
     )
+
+
+def tensors_of(call: Call) -> list[str]:
+    """Return a line on each tensor among the arguments: dtype, shape, stride and device."""
+    arguments = call.args | call.kwargs
+    tensors = [pair for name, value in arguments.items() for pair in _named(name, value)]
+    return [
+        f"{name}  {type_name(tensor)}, stride {list(tensor.stride())}"
+        for name, tensor in tensors[:_MOST_TENSORS]
+    ]
+
+
+def _named(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of an argument, those in lists and dataclasses with their place."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _named(f"{name}[{index}]", item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field, item in vars(value).items():
+            yield from _named(f"{name}.{field}", item)
 
 
 def _plain(value: Any) -> Any:

@@ -196,6 +196,7 @@ def _finding(
         steps=explanation.steps,
         steps_before=first.case.num_steps,
         snippet=explanation.snippet,
+        tensors=explanation.tensors,
         failed_cases=cases,
         evidence={
             origin: Evidence(tally.shown[origin], count)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from attnproof import reference
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.call_kinds import Parts
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, encode
@@ -29,7 +30,7 @@ from attnproof.harness.running.exchange.observed import ForgedReportError, Obser
 from attnproof.harness.running.exchange.reports import Observed
 from attnproof.harness.running.interface_choice import CaseFitter
 from attnproof.harness.running.task.case_process import KINDS, CaseProcess
-from attnproof.harness.running.task.explanation import explain
+from attnproof.harness.running.task.explanation import explain, tensors_of
 from attnproof.harness.running.task.process_failures import BREAKS, FORKS, PRINTS
 from attnproof.harness.running.worker.worker import (
     CALL_AFTER,
@@ -151,7 +152,17 @@ class Worker(CaseProcess):
         return msgspec.structs.replace(verdict, failures=failures)
 
     def explain(self, case: Case) -> Explanation:
-        """Return all outputs of the case, none if the candidate dies."""
+        """Return all outputs of the case, none if the candidate dies, and its tensors."""
+        explanation = self._outputs_explained(case)
+        if explanation.steps:
+            return explanation
+        # A new call: in that of the reference, tolerant outputs have another dtype.
+        tensors = attempt(
+            "the tensors", lambda: tensors_of(self._trial(case).prepare(0)), lambda _fault: []
+        )
+        return msgspec.structs.replace(explanation, tensors=tensors)
+
+    def _outputs_explained(self, case: Case) -> Explanation:
         script = self._operations[case.operation].call.script(case)
         steps = [(line.label, line.code) for line in script.lines] if script else []
         end = self._deadline  # then no other process is started, as calls before it need

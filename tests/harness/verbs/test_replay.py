@@ -8,6 +8,7 @@ import pytest
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.case import Case
+from attnproof.harness.operations.attention.prepared import LAYER
 from attnproof.harness.running.cases import CaseFile, write_case
 from attnproof.harness.running.errors import MISMATCH, VERIFIED, UsageError
 from attnproof.harness.strength.catalogue import find
@@ -159,3 +160,15 @@ def test_a_case_is_data_of_the_declared_types(tmp_path, params, place):
     with pytest.raises(UsageError, match="params of layout_sequence") as refused:
         replay(ReplayOptions(case=str(path), out=tmp_path))
     assert place in str(refused.value)
+
+
+def test_parameters_are_explained_and_tensors_listed(tmp_path, capfd):
+    path, wrong = tmp_path / "case.json", tmp_path / "wrong.py"
+    wrong.write_text("def paged_attention(*a, **k):\n    k['out'].zero_()\n")
+    batch = make_batch([1], [2], 2, spare_columns=1)
+    write_case(path, CaseFile(case=Case("paged_attention", batch, LAYER | {"out": "float32"})))
+    code, text = replayed(path, wrong, tmp_path, capfd)
+    assert code == MISMATCH
+    assert "\nwindow 0  Sliding window in tokens, 0 for none\n" in text
+    assert re.search(r"\nblock_table  int32 \[1, 3\] cpu, stride \[\d+, 1\]\n", text)
+    assert re.search(r"\nout  float32 \[1, 1, \d+\] cpu, stride \[\d+, \d+, 1\]\n", text)
