@@ -69,6 +69,8 @@ class Facts:
     """Requests [r0, r1) and tokens [t0, t1) of each slice."""
     tokens: int = 0
     """Tokens that need a slot."""
+    numbers: Any = None
+    """Dtype of the floats whose words are compared as integers, None without such outputs."""
 
 
 @dataclass

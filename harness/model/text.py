@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 _MOST_CHARACTERS = 2000
+_DIGITS = (6, 9, 17)
+"""Significant digits of a float: the last ones tell any two apart."""
 
 
 def utf8(text: str) -> str:
@@ -21,3 +23,15 @@ def text_of(value: Any, show: Callable[[Any], str] = repr) -> str:
         raise
     except BaseException as error:  # the method may be a candidate's
         return f"a {type(value).__name__} whose text cannot be made ({type(error).__name__})"
+
+
+def float_text(value: float, digits: int = _DIGITS[0]) -> str:
+    """Return a float in few digits; a whole number ends in ".0", as it is no integer."""
+    text = f"{value:.{digits}g}"
+    return f"{text}.0" if text.removeprefix("-").isdigit() else text
+
+
+def float_texts(expected: float, got: float) -> tuple[str, str]:
+    """Return two floats in six digits, or in as many as make two different ones differ."""
+    pairs = [(float_text(expected, digits), float_text(got, digits)) for digits in _DIGITS]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])

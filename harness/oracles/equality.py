@@ -18,6 +18,7 @@ from attnproof.harness.cases.layers.tolerance import close, farthest, without_in
 from attnproof.harness.model.call import MISSING, Facts
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.text import float_texts
 from attnproof.harness.model.verdict import OVERFLOW, Failure, Kind
 from attnproof.harness.operations.shared.metadata import CLASS
 from attnproof.harness.oracles.attempt import ATOMS, Attempt
@@ -72,9 +73,10 @@ def differences(
         if wrong_step not in (None, place.step):
             return  # differences of later steps follow from it
         wrong_step = place.step
-        context = context or Context(trial.case, attempt.call.facts or Facts())
-        index, text = difference(trial.operation, place, right, value)
+        facts = attempt.call.facts or Facts()
+        context = context or Context(trial.case, facts)
         diagnosis, fits = _diagnosis(trial, attempt, context, place, right, value)
+        index, text = difference(trial.operation, place, right, value, facts)
         yield Failure(
             oracle=oracle,
             field=place.root,
@@ -82,8 +84,8 @@ def differences(
             fits=fits,
             about=about(trial.case, place, index, right),
             message=text,
-            expected=brief(right),
-            got=brief(value),
+            expected=brief(as_numbers(right, facts)),
+            got=brief(as_numbers(value, facts)),
             place=place,
             index=index,
             other_kind=_other_kind(trial, place, right, value),
@@ -136,12 +138,35 @@ def _diagnosis(
 
 
 def difference(
-    operation: Operation, place: Place, expected: Any, got: Any
+    operation: Operation, place: Place, expected: Any, got: Any, facts: Any = None
 ) -> tuple[tuple[int, ...] | None, str]:
-    """Return the index of the first wrong element, None without one, and the message."""
+    """Return the index of the first wrong element, None without one, and the message.
+
+    `facts` are the `Facts` of the call.
+    """
     index = _wrong_index(operation, place, expected, got)
-    where = f"{place}{_bracket(index)}"
-    return index, f"{where} is {element(got, index)}, expected {element(expected, index)}"
+    numbers = as_numbers(expected, facts), as_numbers(got, facts)
+    right, wrong = _elements(*numbers, index)
+    if right == wrong:  # NaN of two kinds
+        right, wrong = _elements(expected, got, index)
+    return index, f"{place}{_bracket(index)} is {wrong}, expected {right}"
+
+
+def _elements(expected: Any, got: Any, index: tuple[int, ...] | None) -> tuple[str, str]:
+    """Return the two elements at `index` as text, the values in brief without an index."""
+    arrays = as_array(expected), as_array(got)
+    values = [array[index] for array in arrays if array is not None and index is not None]
+    if len(values) == 2 and all(isinstance(value, np.floating) for value in values):
+        return float_texts(*values)
+    return element(expected, index), element(got, index)
+
+
+def as_numbers(value: Any, facts: Any) -> Any:
+    """Return an output as floats if it holds their words, as `Facts.numbers` says."""
+    dtype = getattr(facts, "numbers", None)
+    if dtype is None or not isinstance(value, torch.Tensor) or value.dtype.is_floating_point:
+        return value
+    return value.view(dtype) if value.itemsize == dtype.itemsize else value
 
 
 def agrees(operation: Operation, place: Place, expected: Any, got: Any) -> bool:
@@ -150,7 +175,7 @@ def agrees(operation: Operation, place: Place, expected: Any, got: Any) -> bool:
     Raise ValueError if a tolerant field of SPEC.md section 8 is expected to hold NaN or infinity:
     no result of such a case is right, so that it judges nobody.
     """
-    if not _is_tolerant(operation, place, expected):
+    if not is_tolerant(operation, place, expected):
         return same(expected, got)
     tolerance = operation.contract.tolerances.get(place.root)
     if tolerance is not None:
@@ -166,12 +191,13 @@ def _wrong_index(
     operation: Operation, place: Place, expected: Any, got: Any
 ) -> tuple[int, ...] | None:
     """Return the index of the first wrong element, of the farthest one in a tolerant field."""
-    if _is_tolerant(operation, place, expected) and isinstance(got, torch.Tensor):
+    if is_tolerant(operation, place, expected) and isinstance(got, torch.Tensor):
         return farthest(*without_infinities(expected, got))
     return first_difference(expected, got)
 
 
-def _is_tolerant(operation: Operation, place: Place, expected: Any) -> bool:
+def is_tolerant(operation: Operation, place: Place, expected: Any) -> bool:
+    """True if the field is compared with a tolerance."""
     if not isinstance(expected, torch.Tensor):
         return False
     if place.root in operation.contract.tolerances:

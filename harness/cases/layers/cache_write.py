@@ -89,6 +89,11 @@ class CacheWrite:
             "v_scale": scales[1:].reshape(()),
         }
 
+    @property
+    def number_dtype(self) -> torch.dtype:
+        """Dtype of the numbers in the cache."""
+        return torch.float8_e4m3fn if self.quantised else self.dtype
+
     def words(self) -> torch.Tensor:
         """Return the cache as integers, (2, num_blocks, B, Hkv, D), both fp8 NaN as one code."""
         if self._far is None:

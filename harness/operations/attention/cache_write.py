@@ -40,7 +40,9 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         write.args,
         arena=write.arena,
         written=frozenset({CACHE, SECOND_CACHE}),
-        facts=_CacheWriteFacts(write=write, block_size=batch_of(case).block_size),
+        facts=_CacheWriteFacts(
+            write=write, block_size=batch_of(case).block_size, numbers=write.number_dtype
+        ),
     )
 
 

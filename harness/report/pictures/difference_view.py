@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.run import Difference
+from attnproof.harness.model.text import float_text, float_texts
 from attnproof.harness.report.shared.wording import many
 
 Index = tuple[int, ...]
@@ -162,7 +163,10 @@ def _aligned(
             a, b = ours[i : i + 1], theirs[i : i + 1]
             both = bool(a) and bool(b)
             wrong = not both or (not same(a[0], b[0]) if marked is None else index in marked)
-            row.append(Cell(index, _text(a[0]) if a else None, _text(b[0]) if b else None, wrong))
+            texts = _text(a[0]) if a else None, _text(b[0]) if b else None
+            if both and isinstance(a[0], float) and isinstance(b[0], float):
+                texts = float_texts(a[0], b[0])
+            row.append(Cell(index, *texts, wrong))
         if row:
             yield row
 
@@ -214,8 +218,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool | int):
         return str(value)
     if isinstance(value, float):
-        short = f"{value:.6g}"
-        return short if float(short) == value or math.isnan(value) else repr(value)
+        return float_text(value)
     text = escape_line(repr(value))
     return text if len(text) <= _TEXT else f"{text[: _TEXT - 1]}…"
 

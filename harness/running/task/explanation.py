@@ -12,10 +12,11 @@ import torch
 
 from attnproof.harness.model.call import Call
 from attnproof.harness.model.call_kinds import Parts
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.text import text_of
 from attnproof.harness.model.verdict import Explanation
 from attnproof.harness.operations.shared.sequence import snippet
-from attnproof.harness.oracles.equality import agrees, as_array, type_name
+from attnproof.harness.oracles.equality import agrees, as_array, as_numbers, is_tolerant, type_name
 from attnproof.harness.oracles.trial import Trial
 
 _MOST_ELEMENTS = 1 << 20
@@ -32,20 +33,7 @@ def explain(trial: Trial, parts: Parts, target: str) -> Explanation:
     first = trial.first
     if trial.case.fault:
         return Explanation([], first.log)
-    outputs = []
-    for place, right in trial.expected.items():
-        got = first.outputs.get(place)
-        outputs.append(
-            {
-                "field": str(place) if place.step is None else place.field,
-                "step": place.step,
-                "expected": _plain(right),
-                "got": _plain(got),
-                "expected_type": type_name(right),
-                "got_type": type_name(got),
-                "equal": agrees(trial.operation, place, right, got),
-            }
-        )
+    outputs = [_compared(trial, place, right) for place, right in trial.expected.items()]
     script = trial.operation.call.script(trial.case)
     if script is None:
         return Explanation(outputs, first.log)
@@ -55,6 +43,43 @@ def explain(trial: Trial, parts: Parts, target: str) -> Explanation:
         [(line.label, line.code) for line in script.lines],
         snippet(trial.operation, script, parts, target),
     )
+
+
+def _compared(trial: Trial, place: Place, right: Any) -> dict[str, Any]:
+    """Return the fields of the `Difference` of an output."""
+    got, facts = trial.first.outputs.get(place), trial.first.call.facts
+    shown = as_numbers(right, facts), as_numbers(got, facts)
+    types = [type_name(value) for value in shown]
+    equal = agrees(trial.operation, place, right, got)
+    if is_tolerant(trial.operation, place, right) and _has_form(right, got):
+        types[0] = types[1]  # the reference is float64 to be exact
+    return {
+        "field": str(place) if place.step is None else place.field,
+        "step": place.step,
+        "expected": _plain(shown[0]),
+        "got": _plain(shown[1]),
+        "expected_type": types[0],
+        "got_type": types[1],
+        "equal": equal,
+        "wrong": None if equal or shown[0] is right else _wrong_words(right, got),
+    }
+
+
+def _has_form(right: torch.Tensor, got: Any) -> bool:
+    """True if `got` holds floats in the shape and on the device of `right`."""
+    return (
+        isinstance(got, torch.Tensor)
+        and got.dtype.is_floating_point
+        and (got.shape, got.device) == (right.shape, right.device)
+    )
+
+
+def _wrong_words(right: torch.Tensor, got: Any) -> list[list[int]] | None:
+    """Return the indices of differing words, which floats do not tell: NaN has several."""
+    if not isinstance(got, torch.Tensor) or got.shape != right.shape:
+        return None
+    indices: list[list[int]] = torch.argwhere(right != got).tolist()
+    return indices
 
 
 def tensors_of(call: Call) -> list[str]:

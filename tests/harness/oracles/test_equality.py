@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from attnproof.harness.model.call import Facts
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.text import float_texts
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles.attempt import digest
 from attnproof.harness.oracles.equality import agrees, difference, first_difference, same
@@ -85,3 +87,29 @@ def test_a_reference_that_is_not_finite_judges_nobody():
     right = torch.tensor([[[1.0, NAN]]], dtype=torch.float64)
     with pytest.raises(ValueError, match="the reference's out is not finite"):
         agrees(operation, Place("out"), right, right.half())
+
+
+def test_a_difference_of_words_is_shown_as_the_numbers_that_they_are():
+    facts = Facts(numbers=torch.float16)
+    right, wrong = (torch.tensor(pair, dtype=torch.float16) for pair in ([1.0, NAN], [1.5, NAN]))
+    operation, place = ALL["reshape_and_cache_flash"], Place("key_cache")
+    words_of = [tensor.view(torch.int16) for tensor in (right, wrong)]
+    _, text = difference(operation, place, *words_of, facts)
+    assert text == "key_cache[0] is 1.5, expected 1.0"
+    other_nan = words_of[0] ^ torch.tensor([0, 1], dtype=torch.int16)
+    _, text = difference(operation, place, words_of[0], other_nan, facts)
+    assert text == "key_cache[1] is 32257, expected 32256"
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "texts"),
+    [
+        (0.10000000149011612, 0.10009765625, ("0.1", "0.100098")),
+        (1.0, 1.00000001, ("1.0", "1.00000001")),
+        (-3.0, 2e30, ("-3.0", "2e+30")),
+        (NAN, 0.0, ("nan", "0.0")),
+        (NAN, NAN, ("nan", "nan")),
+    ],
+)
+def test_floats_have_as_many_digits_as_tell_them_apart(expected, got, texts):
+    assert float_texts(expected, got) == texts

@@ -8,6 +8,7 @@ import pytest
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.case import Case
+from attnproof.harness.operations.attention.cache_write_cases import PLAIN
 from attnproof.harness.operations.attention.prepared import LAYER
 from attnproof.harness.running.cases import CaseFile, write_case
 from attnproof.harness.running.errors import MISMATCH, VERIFIED, UsageError
@@ -172,3 +173,18 @@ def test_parameters_are_explained_and_tensors_listed(tmp_path, capfd):
     assert "\nwindow 0  Sliding window in tokens, 0 for none\n" in text
     assert re.search(r"\nblock_table  int32 \[1, 3\] cpu, stride \[\d+, 1\]\n", text)
     assert re.search(r"\nout  float32 \[1, 1, \d+\] cpu, stride \[\d+, \d+, 1\]\n", text)
+
+
+def test_words_of_a_cache_are_shown_as_floats(tmp_path, capfd):
+    path, wrong = tmp_path / "case.json", tmp_path / "wrong.py"
+    wrong.write_text(
+        "from attnproof.reference import reshape_and_cache_flash as right\n"
+        "def reshape_and_cache_flash(key, *others):\n    right(key * 2, *others)\n"
+    )
+    write_case(path, CaseFile(case=Case("reshape_and_cache_flash", make_batch([1], [0], 2), PLAIN)))
+    code, text = replayed(path, wrong, tmp_path, capfd)
+    assert code == MISMATCH
+    assert re.search(r"\nkey_cache  float16 \[\d+, 2, 1, 4\] cpu\n", text)
+    shown = re.search(r"equality \(wrong-result\): .* is (\S+), expected (\S+)\n", text)
+    assert float(shown[1]) == pytest.approx(2 * float(shown[2]), rel=1e-4)
+    assert f"expected {shown[2]}, got {shown[1]}; 4 of " in text
