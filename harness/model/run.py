@@ -223,6 +223,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Source of the candidate's function or class, such as "backend.py:12"; "" if unknown."""
     interface: str = ""
     """A sentence on the interfaces in which the case passes, "" without any."""
+    engine: str = ""
+    """A phrase on an engine with this known deviation, "" without any."""
     command: str
     """The `attnproof replay` command that reproduces it."""
     outputs: list[Difference] = []

@@ -76,6 +76,11 @@ def engine_of(target: str) -> Engine | None:
     return next(matching, _VLLM)
 
 
+def title_of(name: str) -> str:
+    """Return the title of the engine whose package the name begins with."""
+    return next(engine.title for engine in _ENGINES if name.startswith(engine.package))
+
+
 def require_engine(name: str, target: str) -> None:
     """Check that the engine of candidate `name` is installed (UsageError)."""
     engine = engine_of(target)

@@ -27,8 +27,16 @@ def shipped_list(name: str) -> tuple[str, str]:
     for release in reversed(_RELEASES[engine]):  # the latest of "0.5"
         if version in (release, ".".join(release.split(".")[:2])):
             return str(_FOLDER / f"{engine.replace('-', '_')}_deviations.toml"), release
-    releases = _RELEASES.items()
-    known = dict.fromkeys(
-        f"{list_name}:{'.'.join(r.split('.')[:2])}" for list_name, rs in releases for r in rs
+    known = ", ".join(shipped_names())
+    raise UsageError(f"--deviations {name}: no such list, expected a file or {known}")
+
+
+def shipped_names() -> list[str]:
+    """Return the names of all lists, of an engine's releases the latest first."""
+    return list(
+        dict.fromkeys(
+            f"{name}:{'.'.join(release.split('.')[:2])}"
+            for name, releases in _RELEASES.items()
+            for release in reversed(releases)
+        )
     )
-    raise UsageError(f"--deviations {name}: no such list, expected a file or {', '.join(known)}")

@@ -102,8 +102,8 @@ _BY_ORACLE = {
 
 
 def consequence(finding: Finding) -> str:
-    """Return sentences on the consequence for an engine and the interface, "" without any."""
-    return " ".join(filter(None, (_effect(finding), finding.interface)))
+    """Return sentences on the consequence, the interface and an engine, "" without any."""
+    return " ".join(filter(None, (_effect(finding), finding.interface, finding.engine)))
 
 
 def _effect(finding: Finding) -> str:

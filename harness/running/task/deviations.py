@@ -85,8 +85,8 @@ def load(path: str, version: str) -> tuple[Deviation, ...]:
 
     `version` is "" if it is unknown; every entry must then hold for any version.
     """
-    entries = _entries(path)
-    known = [deviation for where, deviation in entries if _is_for(deviation, version, where)]
+    entries = entries_of(path)
+    known = [deviation for where, deviation in entries if is_for(deviation, version, where)]
     _check_ids(known, path, version)
     return tuple(known)
 
@@ -108,7 +108,7 @@ def _check_ids(known: list[Deviation], files: str, version: str) -> None:
 
 def known(deviations: Iterable[Deviation], case: Case, failure: Failure) -> Deviation | None:
     """Return the first deviation that explains the failure of the case (DeviationError)."""
-    return next((d for d in deviations if _explains(d, case, failure)), None)
+    return next((d for d in deviations if explains(d, case, failure)), None)
 
 
 def explain(
@@ -136,8 +136,8 @@ def explain(
     )
 
 
-def _entries(path: str) -> list[tuple[str, Deviation]]:
-    """Return the checked entries, each with its place in the file for messages."""
+def entries_of(path: str) -> list[tuple[str, Deviation]]:
+    """Return the checked entries (DeviationError), each with its place in the file for messages."""
     try:
         data = tomllib.loads(read_regular(path, _MOST_BYTES).decode())
     except OSError as error:
@@ -206,7 +206,8 @@ def _is_date(text: str) -> bool:
     return True
 
 
-def _is_for(deviation: Deviation, version: str, where: str) -> bool:
+def is_for(deviation: Deviation, version: str, where: str) -> bool:
+    """True if the deviation holds for the version (DeviationError, which begins with `where`)."""
     if deviation.versions == ANY_VERSION:
         return True
     try:
@@ -230,7 +231,8 @@ def _is_for(deviation: Deviation, version: str, where: str) -> bool:
     )
 
 
-def _explains(deviation: Deviation, case: Case, failure: Failure) -> bool:
+def explains(deviation: Deviation, case: Case, failure: Failure) -> bool:
+    """True if the deviation explains the failure of the case (DeviationError)."""
     if not deviation.covers(case.operation):
         return False
     if deviation.oracles and failure.oracle not in deviation.oracles:

@@ -24,6 +24,7 @@ from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.task.candidate_process import LATE
 from attnproof.harness.running.task.earlier_calls import named_by_calls
+from attnproof.harness.running.task.engine_deviations import engine_sentence
 from attnproof.harness.running.task.examination import Examination
 from attnproof.harness.running.task.occurrences import Occurrence, Tally
 from attnproof.harness.running.task.other_interfaces import interface_sentence
@@ -160,7 +161,11 @@ def _finding(
     smallest, first = cause.smallest, cause.first
     case, candidate = smallest.case, examination.candidate
     failure = named_by_calls(cause.failure, case)
-    explanation, outputs = Explanation([], ""), list[Difference]()
+    explanation, outputs, engine = Explanation([], ""), list[Difference](), ""
+    if with_outputs and isinstance(cause, RootCause):
+        engine = attempt(
+            "the engine", lambda: engine_sentence(candidate, case, cause.failure), lambda _: ""
+        )
     if with_outputs:
         explanation, outputs = attempt(
             "the expected values",
@@ -204,6 +209,7 @@ def _finding(
         },
         unreal=examination.operation.why_unreal(case),
         function=examination.worker.places.get(case.operation, ""),
+        engine=engine,
         command="",
         outputs=outputs,
         log=failure.log or explanation.log,
