@@ -38,7 +38,7 @@ def closing_summary(record: Run, place: Path, *, quiet: bool = False) -> str:
         return "\n".join(map(escape_line, [*lines, _verdict(record)]))
     if record.advice:
         advice = attempt("the advice", lambda: advice_counts(record.advice), str)
-        lines.append(f"ADVICE {advice}, which fails no candidate: {place / 'index.html'}#advice")
+        lines.append(f"ADVICE {advice} (fails no candidate): {place / 'index.html'}#advice")
     for deviation in record.deviations:
         make = partial(deviation_line, deviation)
         lines.append(attempt(f"the line on {deviation.id}", make, str))

@@ -82,7 +82,7 @@ def test_advice_is_one_line_on_the_terminal_with_the_place_of_its_list(tmp_path)
     record = make_run("PASS", [make_result("slots")], advice=advice)
     shown = [line for line in closing_summary(record, tmp_path).splitlines() if "ADVICE" in line]
     place = tmp_path / "index.html"
-    assert shown == [f"ADVICE 2 contract, which fails no candidate: {place}#advice"]
+    assert shown == [f"ADVICE 2 contract (fails no candidate): {place}#advice"]
 
 
 def test_a_finding_that_no_drawn_case_shows_was_found_while_shrinking(tmp_path):
