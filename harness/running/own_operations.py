@@ -312,7 +312,8 @@ def _called(operation: Operation, case: Case) -> str:
     except MemoryError:
         return f"allocates more than {_TRIAL_BYTES >> 30} GiB"
     except (Exception, SystemExit) as error:
-        return escape_line(f"raises {type(error).__name__}: {error}")
+        refusal = "; a step refuses its arguments with MetadataError" * ("steps" in case.params)
+        return escape_line(f"raises {type(error).__name__}: {error}{refusal}")
     writes = call.arena.unexpected_writes(call.written)
     if writes:
         return f"changes its input {writes[0].name}"

@@ -53,7 +53,8 @@ def check_axes(definition: Definition, place: str, opened: frozenset[str]) -> No
             _check_role(argument.name, declared, roles, place)
             _check_memory(definition, declared, where)
             known |= {size.axis for size in declared.sizes[declared.longer :]}
-    known |= said.keys()
+    # `values` compute the others of an array that may be longer.
+    known |= said.keys() | (definition.values.keys() & _axes_of(definition))
     _check_spelling(definition, known, place)
     for argument in definition.arguments:
         for limit in _bounds(argument.declared):
@@ -69,6 +70,11 @@ def check_axes(definition: Definition, place: str, opened: frozenset[str]) -> No
             _check_known(f"{place}: {result.name}", size.axis, {*known, BY_VALUES}, notes)
 
 
+def _axes_of(definition: Definition) -> set[str]:
+    declared = [argument.declared for argument in definition.arguments]
+    return {size.axis for array in declared if isinstance(array, Array) for size in array.sizes}
+
+
 def _notes(definition: Definition, opened: frozenset[str]) -> dict[str, str]:
     """Return why names determine no size, by name: those of __init__, and of longer arrays."""
     notes = {
@@ -81,7 +87,8 @@ def _notes(definition: Definition, opened: frozenset[str]) -> dict[str, str]:
         for size in declared.sizes[:1] if isinstance(declared, Array) and declared.longer else ():
             notes[size.axis] = (
                 f"nothing determines the size {size.axis}: {argument.name} may be longer; name it "
-                f"in the shape of another argument, or declare Int('axis', axis={size.axis!r})"
+                f"in the shape of another argument or in values, or declare Int('axis', "
+                f"axis={size.axis!r})"
             )
     return notes
 

@@ -132,8 +132,13 @@ class TestRefusedDefinitions:
 
         assert refused(f) == (
             "f: out: nothing determines the size M: out may be longer; name it in the shape of "
-            "another argument, or declare Int('axis', axis='M')"
+            "another argument or in values, or declare Int('axis', axis='M')"
         )
+
+        def filled(out: Annotated[Tensor, Array(shape=("M",), written=True, longer=True)]) -> None:
+            """Write nothing."""
+
+        assert operation(values={"M": lambda _: 3})(filled)
 
     def test_a_limit_of_a_method_that_is_an_argument_of_the_instantiation(self):
         class Blocks:

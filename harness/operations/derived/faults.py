@@ -145,7 +145,7 @@ def _of_argument(
     if declared.dense:
         several = partial(arguments.has_columns, argument)
         yield "gaps", Fault(field, partial(_with_gaps, declared), applies=several)
-    if declared.longer:
+    if declared.longer and _is_determined(definition, declared.sizes[0].axis):
         yield "an entry too few", _too_short(definition, argument, arguments)
     if declared.written:
         yield from _of_memory(definition, argument, arguments, declared)
@@ -234,6 +234,13 @@ def _of_values(
         yield f"an entry of {declared.below}", with_first(declared.below)
     if declared.role == "query offsets":
         yield "first offset 1", with_first(1)
+
+
+def _is_determined(definition: Definition, axis: str) -> bool:
+    """True unless only `values` say an axis: then no check knows it."""
+    arrays = [a.declared for a in definition.arguments if isinstance(a.declared, Array)]
+    said = {size.axis for array in arrays for size in array.sizes[array.longer :]}
+    return axis in said or axis not in definition.values
 
 
 def _too_short(definition: Definition, argument: Argument, arguments: _Arguments) -> Fault:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import random
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -55,14 +56,8 @@ _MOST_DRAWN = 16
 _BLOCK_SIZES = (4, 1, 16, 3)
 _ROUNDS = 3
 """Times that a boundary calls every method."""
-_TURNS = 12
-"""Times that it calls every method with results of earlier steps."""
-_PARTS: dict[str, Callable[[list[int]], list[int]]] = {
-    "all": list,
-    "the reverse": lambda elements: elements[::-1],
-    "the last half": lambda elements: elements[len(elements) // 2 :],
-}
-"""Parts of a result that a later step takes."""
+_WALKS, _WALK_STEPS = 6, 48
+"""Boundaries with results of earlier steps, and steps that are tried in each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,25 +152,39 @@ class _Class:
                 for value in parameter.values[1:] if name != BATCH else ():
                     step = self.usual_step(method, **{name: value})
                     yield f"{method} with {name} {value}", self.case(plain, [step, *rounds, step])
-        takes_any = any(takes_results(a) for m in self.methods.values() for a in m.arguments)
-        for part, of_result in _PARTS.items() if takes_any else ():
-            yield f"{part} of each result as an argument", self._linked(plain, of_result)
+        if any(takes_results(a) for m in self.methods.values() for a in m.arguments):
+            for walk in range(_WALKS):
+                yield f"walk {walk + 1}, with results as arguments", self._walk(plain, walk)
 
-    def _linked(self, params: dict[str, Any], part: Callable[[list[int]], list[int]]) -> Case:
-        """Return a case whose steps take the results of earlier ones, and small numbers."""
+    def _walk(self, params: dict[str, Any], walk: int) -> Case:
+        """Return a case of many steps with results of earlier ones, and with small numbers.
+
+        A class of few things is full, empty and, as a ring, at its end after a few steps.
+        """
+        chance = random.Random(walk)
+        params = params | self._small_numbers(self.definition, params, walk + 2)
         trial = self.trial(params)
-        for turn in range(_TURNS):
-            for name, method in self.methods.items():
-                step = self.usual_step(name)
-                for key, declared in numbers_among(method, step):
-                    low, high = constant_limits(declared)
-                    step[key] = min(low + 1 + turn % 3, high)
-                for argument in filter(takes_results, method.arguments):
-                    # The oldest and the newest: a queue and a stack differ in the order.
-                    elements = trial.unused[-(turn % 2)] if trial.unused else []
-                    step = with_elements(step, argument, part(elements))
-                trial.take(step)
+        for _ in range(_WALK_STEPS):
+            name, method = chance.choice([*self.methods.items()])
+            step = self.usual_step(name)
+            step |= self._small_numbers(method, step, chance.randrange(4))
+            for argument in filter(takes_results, method.arguments):
+                elements = chance.choice(trial.unused) if trial.unused else []
+                count = chance.choice((len(elements), chance.randrange(len(elements) + 1)))
+                order = chance.choice((elements, chance.sample(elements, len(elements))))
+                step = with_elements(step, argument, order[:count])
+            trial.take(step)
         return self.case_of(params, trial)
+
+    def _small_numbers(
+        self, definition: Definition, params: dict[str, Any], above: int
+    ) -> dict[str, int]:
+        """Return each number as `above` more than its least value, if it may be that high."""
+        return {
+            name: min(declared.least + above, constant_limits(declared)[1])
+            for name, declared in numbers_among(definition, params)
+            if isinstance(declared.least, int)
+        }
 
     def round_of(self, batch: Any) -> list[Step]:
         """Return a step of every method, with the batch where it has one."""

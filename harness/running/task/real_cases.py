@@ -14,6 +14,7 @@ import msgspec
 
 from attnproof.harness.cases.batches.real import real_batch
 from attnproof.harness.model.case import Case, Sourced
+from attnproof.harness.operations.derived.params import LAYOUT
 from attnproof.harness.operations.derived.steps import with_real_batches
 from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.task.examination import Examination
@@ -44,7 +45,11 @@ def real_cases(examination: Examination) -> list[Sourced]:
 
 
 def _neighbours(case: Case) -> Iterator[Case]:
-    """Yield the case with a batch of an engine, alone and with one other argument changed."""
+    """Yield the case with a batch and memory of an engine, and with one other argument changed."""
+    layout = case.params.get(LAYOUT)
+    if isinstance(layout, dict) and layout:
+        case = msgspec.structs.replace(case, params=case.params | {LAYOUT: {}})
+        yield case
     if case.batch is not None:
         case = msgspec.structs.replace(case, batch=real_batch(case.batch))
         yield case

@@ -132,8 +132,10 @@ class TestCases:
         assert [step["do"] for step in steps] == ["add", "last", "write"] * 3
 
     def test_steps_take_the_results_of_earlier_ones(self):
-        steps = boundaries("FreeBlocks")["the last half of each result as an argument"].params
-        assert {"do": "free", "ids": [2], "size_N": 1, "order": 1} in steps["steps"]
+        steps = boundaries("FreeBlocks")["walk 3, with results as arguments"].params["steps"]
+        freed = [step["ids"] for step in steps if step["do"] == "free"]
+        assert len(freed) > 8
+        assert max(map(len, freed)) > 1
 
     def test_rows_that_depend_on_no_other_rows_are_related_to_their_parts(self):
         relations = ALL["scaled"].contract.relations
