@@ -59,20 +59,35 @@ class CacheWriteParams(Params):
     num_kv_heads: Some
     head_size: HeadSize
     dtype: Literal["float16", "bfloat16"]
+    """Dtype of keys and values."""
     cache: Literal["auto", "fp8", "uint8"]
+    """Dtype of the cache: that of the keys, float8_e4m3fn, or its bits as uint8."""
     k_scale: Scale
+    """Factor of the keys of an fp8 cache."""
     v_scale: Scale
+    """Factor of the values of an fp8 cache."""
     layout: Layout
+    """Memory layout of the cache: NHD, HND, blocks first, heads first."""
     gap: Few
+    """Elements between two vectors of the cache."""
     content: Annotated[int, Meta(ge=0, le=len(CONTENTS) - 1)]
+    """Content of keys and values: normal numbers, any bits, ties between fp8 codes."""
     seed: Count
+    """Seed of the numbers."""
     rows: Annotated[int, Meta(ge=0, le=len(ROWS) - 1)]
+    """Memory layout of the keys and values: dense, fused buffer, heads or elements apart."""
     spare_rows: Few
+    """Rows of keys and values behind the slots."""
     strided: bool
+    """True if the slots are not contiguous."""
     unwritten: Counts
+    """Tokens with slot -1."""
     apart: bool
+    """True if the caches of keys and values have memory and a layout of their own."""
     shift: Few
+    """Elements by which keys and values are shifted, so that wide loads are not aligned."""
     far: bool
+    """True if offsets in the cache are above 2**31 elements."""
 
 
 def problem(case: Case) -> str:

@@ -68,12 +68,15 @@ class AttentionParams(LayerParams, kw_only=True):
     """Parameters of an attention over the paged cache."""
 
     scale: Annotated[float, Meta(ge=-1000, le=1000)]
-    """0 for the default."""
+    """Factor of the scores, 0 for the default, 1 / sqrt(head size)."""
     out: OutDtype
+    """Dtype of the result, "" for that of the queries."""
     gap: Few
+    """Elements between the rows of queries and results."""
     missing: Counts
     """Keys that each request lacks."""
     far: bool
+    """True if offsets in the cache are above 2**31 elements."""
 
 
 def problem(case: Case) -> str:

@@ -63,18 +63,25 @@ class LayerParams(Params, kw_only=True):
     """Query heads of a kv head."""
     head_size: HeadSize
     dtype: Literal["float16", "bfloat16"]
+    """Dtype of queries, keys and values."""
     cache: Literal["auto", "fp8", "uint8"]
+    """Dtype of the cache: that of the queries, float8_e4m3fn, or its bits as uint8."""
     layout: Layout
+    """Memory layout of the cache: NHD, HND, blocks first, heads first."""
     magnitude: Literal[
         "normal", "large", "denormal", "ties", "one key", "rising", "falling", "lowest"
     ]
+    """Kind of the numbers, which decides the scores of the keys."""
     seed: Count
+    """Seed of the numbers."""
     k_scale: Scale = 1.0
+    """Factor of the keys of an fp8 cache."""
     v_scale: Scale = 1.0
+    """Factor of the values of an fp8 cache."""
     window: Count
     """Sliding window in tokens, 0 for none."""
     soft_cap: Annotated[float, Meta(ge=0, le=1e6)]
-    """0 for none."""
+    """Soft cap of the scores, 0 for none."""
 
 
 def layer_problem(batch: Batch, params: dict[str, Any]) -> str:

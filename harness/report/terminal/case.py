@@ -35,7 +35,7 @@ def draw_case(case: Case, differences: Sequence[Difference] = ()) -> RenderableT
         Text.assemble(
             (f"{name} ", "dim"),
             shorten(escape_line(repr(value)), 200),
-            (f"  {escape_line(texts[name])}" if name in texts else "", "dim"),
+            (f"  ({escape_line(texts[name])})" if name in texts else "", "dim"),
         )
         for name, value in case.params.items()
         if not (case.num_steps and name == "steps")

@@ -27,7 +27,16 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
 ]
 AXE = Path(axe.__file__).with_name("axe.min.js")
-RUNS = ["passing", "ten_findings", "deviating", "sequence", "incomplete", "slower", "mapped"]
+RUNS = [
+    "passing",
+    "ten_findings",
+    "deviating",
+    "sequence",
+    "incomplete",
+    "slower",
+    "mapped",
+    "foreign",
+]
 SIZES = {"desktop": (1280, 900), "telephone": (390, 844)}
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 VIOLATIONS = """async () => (await axe.run()).violations.map(

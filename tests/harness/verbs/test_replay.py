@@ -170,7 +170,7 @@ def test_parameters_are_explained_and_tensors_listed(tmp_path, capfd):
     write_case(path, CaseFile(case=Case("paged_attention", batch, LAYER | {"out": "float32"})))
     code, text = replayed(path, wrong, tmp_path, capfd)
     assert code == MISMATCH
-    assert "\nwindow 0  Sliding window in tokens, 0 for none\n" in text
+    assert "\nwindow 0  (Sliding window in tokens, 0 for none)\n" in text
     assert re.search(r"\nblock_table  int32 \[1, 3\] cpu, stride \[\d+, 1\]\n", text)
     assert re.search(r"\nout  float32 \[1, 1, \d+\] cpu, stride \[\d+, \d+, 1\]\n", text)
 
