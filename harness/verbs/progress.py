@@ -12,12 +12,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.run import Finding, OperationResult, OracleCount
+from attnproof.harness.report.shared.wording import many
 from attnproof.harness.running.interface_choice import interface_line
 from attnproof.harness.running.parent.session import ProgressCallbacks
 from attnproof.harness.running.task.task import Outcome
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.screen import Screen
 
+_LINE_S = 30.0
+"""Seconds between two lines of progress without a terminal."""
 _REFRESH_S = 0.1
 """Shortest time between two drawings of a bar whose steps take less than that, in seconds."""
 
@@ -28,15 +31,23 @@ def run_progress(expected_cases: int) -> Iterator[ProgressCallbacks]:
     if sys.stderr.isatty():
         with _bars(expected_cases) as watcher:
             yield watcher
-    else:
-        yield ProgressCallbacks(
-            planned=lambda _total: None,
-            started=lambda _operation, _candidate: None,
-            progressed=lambda _operation, _candidate, _cases: None,
-            ended=print_result,
-            tick=lambda: None,
-            failing=_print_first_finding,
-        )
+        return
+    tally = Tally()
+    due = time.monotonic() + _LINE_S
+
+    def ended(outcome: Outcome) -> None:
+        print_result(outcome)
+        tally.ended(outcome)
+
+    def tick() -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            say(f"PROGRESS    {tally}")
+            due = time.monotonic() + _LINE_S
+
+    yield ProgressCallbacks(
+        tally.planned, tally.started, tally.progressed, ended, tick, _print_first_finding
+    )
 
 
 @contextmanager
@@ -49,6 +60,54 @@ def no_progress(_expected_cases: int) -> Iterator[ProgressCallbacks]:
         ended=lambda _outcome: None,
         tick=lambda: None,
     )
+
+
+class Tally:
+    """Operations, cases and findings so far; as text also the rate and the time that is left."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._begun = clock, clock()
+        self._total = self._done = self._findings = self._ended_cases = 0
+        self._running: dict[tuple[str, str], int] = {}
+        """Cases so far of each operation and candidate that runs."""
+
+    def planned(self, total: int) -> None:
+        """Note the number of tasks."""
+        self._total = total
+
+    def started(self, operation: str, candidate: str) -> None:
+        """Note that a task has begun."""
+        self._running[operation, candidate] = 0
+
+    def progressed(self, operation: str, candidate: str, cases: int) -> None:
+        """Note the cases of a task so far."""
+        self._running[operation, candidate] = cases
+
+    def ended(self, outcome: Outcome) -> None:
+        """Note the end of a task; of one that was never started only its findings."""
+        result = outcome.result
+        self._findings += len(outcome.findings)
+        if self._running.pop((result.name, result.candidate), None) is not None:
+            self._done += 1
+            self._ended_cases += result.cases
+
+    def __str__(self) -> str:
+        seconds = self._clock() - self._begun
+        cases = self._ended_cases + sum(self._running.values())
+        rate = cases / seconds if seconds else 0
+        text = (
+            f"{self._done} of {many(self._total, 'operation')}, {cases:,} cases ({rate:.0f}/s), "
+            f"{many(self._findings, 'finding')}"
+        )
+        if not self._done:
+            return text
+        left = seconds / self._done * (self._total - self._done)
+        return f"{text}, about {_duration(left)} left"
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if minutes < 1 else f"{minutes:.0f} min"
 
 
 def print_interface(candidate: Candidate) -> None:
@@ -107,21 +166,28 @@ def _line(result: OperationResult) -> str:
 def _bars(expected_cases: int) -> Iterator[ProgressCallbacks]:
     # No refresh thread: the run forks, and a lock held by a thread stays locked in the fork.
     with _progress("{task.description}") as progress:
-        whole = progress.add_task("operations", total=None)
+        tally = Tally()
+        whole = progress.add_task("", total=None)
         tasks = {}
 
         def planned(total: int) -> None:
+            tally.planned(total)
             progress.update(whole, total=total)
 
         def started(operation: str, candidate: str) -> None:
+            tally.started(operation, candidate)
             label = escape_line(f"  {operation} [{candidate}]")
             tasks[operation, candidate] = progress.add_task(label, total=expected_cases)
 
         def progressed(operation: str, candidate: str, cases: int) -> None:
-            progress.update(tasks[operation, candidate], completed=cases)
+            tally.progressed(operation, candidate, cases)
+            # Variations add cases: the bar must not pass its end.
+            total = max(expected_cases, cases)
+            progress.update(tasks[operation, candidate], completed=cases, total=total)
 
         def ended(outcome: Outcome) -> None:
             result = outcome.result
+            tally.ended(outcome)
             progress.remove_task(tasks.pop((result.name, result.candidate)))
             progress.advance(whole)
             if result.verdict not in ("PASS", "NOT OFFERED"):
@@ -130,7 +196,11 @@ def _bars(expected_cases: int) -> Iterator[ProgressCallbacks]:
         def failing(interim: Outcome) -> None:
             progress.console.print(_first_finding(interim))
 
-        yield ProgressCallbacks(planned, started, progressed, ended, progress.refresh, failing)
+        def tick() -> None:
+            progress.update(whole, description=str(tally))
+            progress.refresh()
+
+        yield ProgressCallbacks(planned, started, progressed, ended, tick, failing)
 
 
 def _progress(description: str) -> Progress:
