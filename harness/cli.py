@@ -7,6 +7,7 @@ import resource
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
+from functools import partial
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints
@@ -32,16 +33,20 @@ from attnproof.harness.verbs.options import (
     StrengthOptions,
     VerifyOptions,
 )
+from attnproof.harness.verbs.usage import EPILOG, START, Verb
 
 app = typer.Typer(
     name="attnproof",
-    help="Verify and time attention-metadata backends of LLM-serving engines.",
+    help=f"Verify and time attention-metadata backends of LLM-serving engines.\n\n{START}",
+    epilog=EPILOG,
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+_verb = partial(app.command, cls=Verb)
 
 _INTERRUPTED = 130
 """Exit code that typer gives to an interrupt before a verb handles interrupts itself."""
@@ -105,7 +110,7 @@ def _default(declared: Field[Any]) -> Any:
     return Parameter.empty if declared.default_factory is MISSING else None
 
 
-@app.command()
+@_verb()
 @_takes(VerifyOptions, configured)
 def verify(options: VerifyOptions) -> int:
     """Verify candidates against the reference, and write the report.
@@ -117,7 +122,7 @@ def verify(options: VerifyOptions) -> int:
     return run(options, command=_command_line())
 
 
-@app.command()
+@_verb()
 @_takes(BenchOptions, configured)
 def bench(options: BenchOptions) -> int:
     """Verify candidates, then time them in turn with a peer.
@@ -130,7 +135,7 @@ def bench(options: BenchOptions) -> int:
     return run(options, command=_command_line())
 
 
-@app.command()
+@_verb()
 @_takes(ReplayOptions, configured)
 def replay(options: ReplayOptions) -> int:
     """Run one case again; print the batch, and expected values beside those of the candidate.
@@ -143,7 +148,7 @@ def replay(options: ReplayOptions) -> int:
     return run(options, command=_command_line())
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
+@_verb(context_settings={"allow_interspersed_args": False})
 @_takes(RecordOptions, _plain)
 def record(options: RecordOptions) -> int:
     """Run a command that serves with vLLM, and record the batches of its engine steps.
@@ -156,7 +161,7 @@ def record(options: RecordOptions) -> int:
     return run(options)
 
 
-@app.command()
+@_verb()
 @_takes(DiffOptions, _plain)
 def diff(options: DiffOptions) -> int:
     """Compare two runs: new, fixed and same findings, lost and gained verdicts.
@@ -168,7 +173,7 @@ def diff(options: DiffOptions) -> int:
     return run(options)
 
 
-@app.command()
+@_verb()
 @_takes(ConfigOptions, settings)
 def config(listed: list[Setting]) -> int:
     """Print the value of each option of `verify`, and where it came from.
@@ -181,7 +186,7 @@ def config(listed: list[Setting]) -> int:
     return 0
 
 
-@app.command()
+@_verb()
 @_takes(DeviationsOptions, _plain)
 def deviations(options: DeviationsOptions) -> int:
     """Draft a file of known deviations from the findings of a run.
@@ -194,7 +199,7 @@ def deviations(options: DeviationsOptions) -> int:
     return 0
 
 
-@app.command()
+@_verb()
 @_takes(InitOptions, _plain)
 def init(options: InitOptions) -> int:
     """Write a file that defines an operation of your own, from a function's signature.
@@ -207,17 +212,17 @@ def init(options: InitOptions) -> int:
     return 0
 
 
-@app.command(name="list")
+@_verb(name="list")
 @_takes(ListOptions, _plain)
 def list_(options: ListOptions) -> int:
-    """Print the operations: section of SPEC.md, oracles, candidates that offer them.
+    """Print the operations, or one in full: signature, oracles, candidates that offer it.
 
     Exit codes: 0 printed, 2 usage, 5 a candidate cannot be imported.
     """
-    if options == ListOptions():
+    if options in (ListOptions(), ListOptions(wide=True)):
         from attnproof.harness.verbs.operation_table import print_index, read_index
 
-        print_index(read_index())
+        print_index(read_index(), wide=options.wide)
         return 0
     from attnproof.harness.verbs.listing import show_operations
 
@@ -225,7 +230,7 @@ def list_(options: ListOptions) -> int:
     return 0
 
 
-@app.command()
+@_verb()
 def doctor() -> NoReturn:
     """Check this machine: exit code 0 if `verify` can run on it, 5 if not."""
     from attnproof.harness.verbs.doctor import examine_machine
@@ -233,7 +238,7 @@ def doctor() -> NoReturn:
     raise typer.Exit(examine_machine())
 
 
-@app.command()
+@_verb()
 @_takes(MutantsOptions, configured)
 def mutants(options: MutantsOptions) -> int:
     """Change one line of the candidate at a time: which changes would no case notice?
@@ -245,7 +250,7 @@ def mutants(options: MutantsOptions) -> int:
     return examine_mutants(options)
 
 
-@app.command()
+@_verb()
 @_takes(CampaignOptions, configured)
 def campaign(options: CampaignOptions) -> int:
     """Verify candidates for hours, on one machine or a Ray cluster; goes on where it was ended.
@@ -257,7 +262,7 @@ def campaign(options: CampaignOptions) -> int:
     return run(options, command=_command_line())
 
 
-@app.command()
+@_verb()
 @_takes(StrengthOptions, _plain)
 def strength(options: StrengthOptions) -> int:
     """Verify bugs that shipped, and the same code without them: recall and false alarms.

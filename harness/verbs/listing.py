@@ -48,7 +48,7 @@ def show_operations(options: ListOptions) -> None:
         offers = _built_in_offers()
     if not names:
         words = {name: {op: o.word for op, o in by.items()} for name, by in offers.items()}
-        print_index(index_of(entries, words))
+        print_index(index_of(entries, words), wide=options.wide, chosen=bool(options.candidates))
         return
     console = make_console()
     for entry in entries:

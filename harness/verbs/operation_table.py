@@ -7,7 +7,9 @@ writes the index again.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from textwrap import wrap
 from typing import Final
 
 import msgspec
@@ -17,8 +19,12 @@ from attnproof.harness.verbs.screen import Screen
 
 INDEX: Final = Path(__file__).with_name("operations.json")
 _HEADINGS: Final = ("SPEC", "operation", "what it computes", "interfaces", "oracles")
-_PIPED_COLUMNS: Final = 260
-"""Width of the table without a terminal: no name is broken over two lines."""
+_NAME_COLUMNS: Final = 36
+"""Width of the names in a short table; what belongs to a longer name is on the next line."""
+_ALL_COLUMNS: Final = 260
+"""Width of the whole table: no name is broken over two lines."""
+_LEAST_COLUMNS: Final = 160
+"""Least width of a terminal that shows the whole table."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -56,20 +62,48 @@ def read_index() -> Index:
     return msgspec.json.decode(INDEX.read_bytes(), type=Index)
 
 
-def print_index(index: Index) -> None:
-    """Print the table of operations and that of oracles."""
+def print_index(index: Index, *, wide: bool = False, chosen: bool = False) -> None:
+    """Print the table of operations and that of oracles, or a short table on a narrow terminal.
+
+    A `wide` table has all columns on any terminal; a short one shows what candidates offer only
+    if the user has `chosen` them.
+    """
     console = make_console()
+    if wide:
+        console.width = _ALL_COLUMNS
+    if console.width < _LEAST_COLUMNS:
+        for line in _short_lines(index.operations, console.width, chosen=chosen):
+            console.print_line(line)
+        return
     console.print(_operations(index.operations))
     console.print()
     console.print(_oracles(index.oracles))
 
 
 def make_console() -> Screen:
-    """Return a console as wide as the terminal, or `_PIPED_COLUMNS` wide without one."""
+    """Return a console as wide as the terminal, or `_ALL_COLUMNS` wide without one."""
     console = Screen()
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _PIPED_COLUMNS
+        console.width = _ALL_COLUMNS
     return console
+
+
+def _short_lines(rows: list[Row], columns: int, *, chosen: bool) -> Iterator[str]:
+    """Yield lines of section, name and what it computes, or what the chosen candidates offer."""
+    head = f"{_HEADINGS[0]:<4}  {_HEADINGS[1]:<{_NAME_COLUMNS}}  "
+    yield f"{head}{'offers' if chosen else _HEADINGS[2]}"
+    for row in rows:
+        offers = ", ".join(f"{name}: {word}" for name, word in row.offers.items())
+        name = f"{row.section:<4}  {row.name:<{_NAME_COLUMNS}}  "
+        if len(name) > len(head):
+            yield name.rstrip()
+            name = ""
+        for line in wrap(offers if chosen else row.summary, max(20, columns - len(head))):
+            yield f"{name:<{len(head)}}{line}"
+            name = ""
+    yield ""
+    yield "`attnproof list NAME`: signature, oracles, candidates that offer it"
+    yield "`attnproof list --wide`: a table with interfaces, oracles and offers"
 
 
 def _operations(rows: list[Row]) -> Table:

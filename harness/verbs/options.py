@@ -292,6 +292,9 @@ class ListOptions(CandidateOptions):
     markdown: Annotated[
         bool, typer.Option("--markdown", help="print a page on every operation")
     ] = False
+    wide: Annotated[
+        bool, typer.Option("--wide", help="print all columns, however narrow the terminal is")
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
