@@ -13,6 +13,8 @@ import pytest
 from attnproof import __version__
 from attnproof.harness.cli import app, main
 from attnproof.harness.operations import ALL
+from attnproof.harness.verbs import verification
+from tests.wrong_calls import WRONG_CALLS
 
 VERBS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
 
@@ -43,9 +45,9 @@ MISTAKES = [
     ("verify --ops zzz", "no operation 'zzz': `attnproof list` prints all names"),
     ("list frobnicate", "no operation 'frobnicate': `attnproof list` prints all names"),
     ("list --markdown --candidate mine", "--markdown lists no candidates: leave out --candidate"),
-    ("verify --ops ,", "no operation '': `attnproof list` prints all names"),
+    ("verify --ops ,", "no operation '' in ',': drop a comma"),
     ("verify --candidate nope", "no candidate 'nope': not built in or installed (optimized, "),
-    ("verify --candidate=", "--candidate is empty: name a built-in candidate, a module or a file"),
+    ("verify --candidate=", "--candidate is empty: give it a value, or leave it out"),
     ("verify --candidate nope.py", "candidate file nope.py does not exist"),
     ("verify --candidate syntax.py", "candidate file syntax.py, line 1: invalid syntax"),
     ("verify --candidate package", "candidate file package/__init__.py does not exist"),
@@ -58,7 +60,7 @@ MISTAKES = [
     ("verify --memory inf", "--memory is inf, expected a number from 0 to 1,000,000"),
     ("verify --seconds -1", "--seconds is -1.0, expected a number from 0 to 1,000,000"),
     ("verify --steps 0 --trace t.csv", "--trace with --steps 0 takes no step of the trace"),
-    ("verify --memory 0", "--memory is 0, expected more than 0"),
+    ("verify --memory 0", "--memory is 0, expected at least 0.1 (GiB)"),
     (
         "verify --device tpu",
         "--device is 'tpu': did you mean xpu? expected auto, interpreter",
@@ -113,15 +115,19 @@ MISTAKES_SEEN_AFTER_AN_IMPORT = [
         "verify --candidate unreadable.py",
         "candidate unreadable cannot be imported: RuntimeError: no names here",
     ),
-    (
-        "verify --ops is_block_tables_empty --steps 0 --out file/below",
-        "--out file/below cannot be written: Not a directory; name another folder",
-    ),
 ]
 MISUSES = [
     ("frobnicate", "No such command 'frobnicate'."),
     ("verify --frob", "No such option: --frob"),
+    ("verif", "No such command 'verif'. Did you mean 'verify'?"),
+    ("verify --exampels 3", "No such option: --exampels"),
     ("verify extra", "unexpected extra argument"),
+    ("doctor extra", "unexpected extra argument"),
+    ("diff reports", "Missing argument 'RUN_B'"),
+    ("deviations", "Missing option '--draft'"),
+    ("init new.py", "Missing option '--from'"),
+    ("record", "Missing argument 'COMMAND'"),
+    ("campaign --hours long", "Invalid value for '--hours'"),
     ("verify --examples many", "Invalid value for '--examples'"),
     ("replay", "Missing argument 'case'"),
 ]
@@ -159,8 +165,16 @@ def run(*arguments: str, module: str = "attnproof") -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize(("line", "message"), MISTAKES, ids=[line for line, _ in MISTAKES])
+def _run_nothing(*_arguments: object) -> None:
+    raise AssertionError("a wrong call runs cases")
+
+
+ALL_MISTAKES = MISTAKES + WRONG_CALLS
+
+
+@pytest.mark.parametrize(("line", "message"), ALL_MISTAKES, ids=[line for line, _ in ALL_MISTAKES])
 def test_a_mistake_is_one_line_and_exit_code_2(folder, line, message, monkeypatch, capsys):
+    monkeypatch.setattr(verification, "run", _run_nothing)
     before = contents(folder)
     code = run_here(line, monkeypatch)
     shown = capsys.readouterr()
@@ -197,6 +211,45 @@ def test_every_verb_has_help(verb, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert f"attnproof {verb}" in shown
     assert len(shown.splitlines()) > 3
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_begins_with_examples(verb, monkeypatch, capsys):
+    assert run_here(f"{verb} --help", monkeypatch) == 0
+    usage, empty, example, *_ = capsys.readouterr().out.splitlines()
+    assert usage.startswith("Usage: ")
+    assert empty == ""
+    assert example.startswith(f"  $ attnproof {verb.removesuffix('_')}")
+
+
+def test_the_help_says_where_to_start_and_cuts_no_summary(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_here("--help", monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert "Start with: attnproof verify --candidate" in shown
+    assert shown.partition("Commands:\n")[2].startswith("  verify ")
+    assert "..." not in shown.partition("\n")[2]
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.partition("Examples:")[2].count("attnproof ") == 3
+
+
+def test_an_empty_argument_of_a_recorded_command_is_its_own(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["attnproof", "record", "--", "test", "-z", ""])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 3, capfd.readouterr().err
+
+
+def test_a_list_on_a_narrow_terminal_has_whole_names(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_here("list", monkeypatch) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert max(map(len, shown)) <= 80
+    names = {words[1] for words in map(str.split, shown) if len(words) > 1}
+    assert [name for name in ALL if name not in names] == []
+    assert run_here("list --wide", monkeypatch) == 0
+    assert "interfaces" in capsys.readouterr().out
 
 
 def test_the_verbs():

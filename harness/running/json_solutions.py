@@ -46,7 +46,9 @@ def check_solution(path: Path) -> None:
     """Raise UsageError for a file that is no solution in Python of a known operation."""
     try:
         solution = msgspec.json.decode(read_regular(path), type=_Solution)
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UsageError(f"candidate file {path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         text = f"candidate file {path} is no Solution in Python or Triton: {error}"
         raise UsageError(escape_line(text)) from None
     name, (file, _, function) = solution.definition, solution.spec.entry_point.partition("::")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
@@ -32,7 +33,7 @@ from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.errors import InfrastructureError, UsageError
 from attnproof.harness.running.parent.plan import Plan
 from attnproof.harness.running.parent.run_builder import RunBuilder
-from attnproof.harness.timing.analysis.baseline import MARK, path_of, save
+from attnproof.harness.timing.analysis.baseline import MARK, BaselineError, load, path_of, save
 from attnproof.harness.timing.analysis.history import read as read_history
 from attnproof.harness.timing.analysis.regressions import against, confirm, slower
 from attnproof.harness.timing.analysis.wrong_results import without_times
@@ -205,14 +206,6 @@ def prepare(
 ) -> Benchmark:
     """Choose the workloads. Raise UsageError for bad options, InfrastructureError for the clock."""
     host_clock()
-    folder = options.markdown.parent if options.markdown else Path()
-    if not os.path.isdir(folder):  # noqa: PTH112 (`is_dir` raises for a name that is too long)
-        raise UsageError(f"--markdown {options.markdown}: there is no folder {folder}")
-    if options.markdown and os.path.isdir(options.markdown):  # noqa: PTH112
-        raise UsageError(f"--markdown {options.markdown}: it is a folder, name a file")
-    for name in filter(None, (options.baseline, options.save_baseline)):
-        path_of(name, options.baselines)
-    _refuse_to_replace(options)
     with_speed = [candidate for candidate in candidates if candidate.lane in ("cpu", "cuda")]
     if not with_speed:
         raise UsageError(
@@ -225,6 +218,26 @@ def prepare(
     batches = workloads(traces, options.seed)
     cases = timed_cases(operations, batches, real_sizes=same[0].lane == "cuda")
     return Benchmark(options, operations, same, peer, cases, steps)
+
+
+def check_files(options: TimingOptions) -> None:
+    """Check the files that are read and written after hours of timing (UsageError)."""
+    folder = options.markdown.parent if options.markdown else Path()
+    if not os.path.isdir(folder):  # noqa: PTH112 (`is_dir` raises for a name that is too long)
+        raise UsageError(f"--markdown {options.markdown}: there is no folder {folder}")
+    if options.markdown and os.path.isdir(options.markdown):  # noqa: PTH112
+        raise UsageError(f"--markdown {options.markdown}: it is a folder, name a file")
+    for name in filter(None, (options.baseline, options.save_baseline)):
+        path_of(name, options.baselines)
+    _refuse_to_replace(options)
+    if options.baseline:
+        try:
+            load(path_of(options.baseline, options.baselines))
+        except BaselineError as error:
+            saved = [path.stem for path in options.baselines.glob("*.json")]
+            near = error.state == "missing" and get_close_matches(options.baseline, saved, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise UsageError(f"--baseline {options.baseline}: {hint}{error}") from None
 
 
 def _refuse_to_replace(options: TimingOptions) -> None:

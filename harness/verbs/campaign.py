@@ -53,8 +53,9 @@ def campaign(
 
     Raise UsageError before anything runs, InfrastructureError if there are no workers.
     """
-    require_ray()
     verify_options = _verify_options(options)
+    _check(options, verify_options)
+    require_ray()
     plan = _plan(options, verify_options)
     output = Output(options.out)
     try:
@@ -93,8 +94,8 @@ def _verify_options(options: CampaignOptions) -> VerifyOptions:
     return VerifyOptions(**{name: getattr(options, name) for name in names})
 
 
-def _plan(options: CampaignOptions, verify_options: VerifyOptions) -> Plan:
-    """Return operations, candidates and settings (UsageError)."""
+def _check(options: CampaignOptions, verify_options: VerifyOptions) -> None:
+    """Raise UsageError for a value out of range, or the name of no operation."""
     if not 0 < options.hours <= _MOST_HOURS:
         raise UsageError(
             f"--hours is {options.hours:g}, expected more than 0 and at most {_MOST_HOURS:,}"
@@ -103,6 +104,11 @@ def _plan(options: CampaignOptions, verify_options: VerifyOptions) -> Plan:
         raise UsageError(f"--tasks is {options.tasks}, expected a number of at least 0")
     check_run(verify_options)
     use_operations(options.definitions)
+    pick_operations(options.ops)
+
+
+def _plan(options: CampaignOptions, verify_options: VerifyOptions) -> Plan:
+    """Return operations, candidates and settings (UsageError)."""
     operations, candidates = pick_operations(options.ops), pick_candidates(verify_options)
     if not verify_options.candidates:  # a GPU of this machine adds its own
         candidates = [candidate for candidate in candidates if candidate.device == "cpu"]

@@ -38,6 +38,7 @@ from attnproof.harness.strength.mutants.queue import Planned, Queue
 from attnproof.harness.strength.mutants.reach import Reach
 from attnproof.harness.strength.mutants.reviewed import needs_judging, reviewed_reason
 from attnproof.harness.strength.processes import in_processes
+from attnproof.harness.verbs.checks import check_out, check_seed
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.mutant_lanes import judged_elsewhere
 from attnproof.harness.verbs.options import MutantsOptions
@@ -46,6 +47,7 @@ from attnproof.harness.verbs.selection import pick_operations, with_contract
 
 _BUDGET_S, _BUDGET_REFERENCE_S = 5.0, 15.0
 """Seconds for a mutant by default, and for one of the reference, whose calls take longer."""
+_PERCENT = 100
 _PIPED_COLUMNS = 200
 """Width of the table without a terminal."""
 
@@ -56,7 +58,7 @@ def examine_mutants(options: MutantsOptions) -> int:
 
     Return 1 if the score is below `--fail-under`, 3 after an interrupt. Raise UsageError.
     """
-    _check_numbers(options)
+    _check(options)
     # Compiled code has no syntax tree to change.
     os.environ["NUMBA_DISABLE_JIT"] = "1"
     candidate = _candidate(options)
@@ -152,7 +154,8 @@ def _ids(file: Path) -> set[str]:
     try:
         return set(read_regular(file).decode().split())
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--only {file} cannot be read: {error}") from None
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(f"--only {file} cannot be read: {reason}") from None
 
 
 def _show(results: list[Result], candidate: Candidate, out: Path) -> float:
@@ -170,13 +173,21 @@ def _show(results: list[Result], candidate: Candidate, out: Path) -> float:
     return score
 
 
-def _check_numbers(options: MutantsOptions) -> None:
+def _check(options: MutantsOptions) -> None:
+    """Raise UsageError for a value out of range, or a file or folder that is none."""
     least = {"examples": 1, "sample": 0, "jobs": 0, "deep": 0, "fail_under": 0, "budget": 0}
     for name, lowest in least.items():
         value = getattr(options, name)
-        if value is not None and value < lowest:
+        # Not `value < lowest`: a NaN must fail too.
+        if value is not None and not value >= lowest:
             option = name.replace("_", "-")
             raise UsageError(f"--{option} {value}: expected {lowest} or more")
+    if options.fail_under > _PERCENT:
+        raise UsageError(f"--fail-under {options.fail_under:g}: expected at most {_PERCENT}")
+    check_seed(options.seed)
+    check_out(options.out)
+    if options.only:
+        _ids(options.only)
 
 
 def _hash(options: MutantsOptions, candidate: Candidate, file: str) -> str:

@@ -77,8 +77,8 @@ class _Parameter:
 
 def write_scaffold(options: InitOptions) -> None:
     """Write the file and say what comes next. Raise UsageError before anything is written."""
-    file, separator, name = options.source.rpartition(":")
-    if not separator or not name.isidentifier():
+    file, _, name = options.source.rpartition(":")
+    if not file or not name.isidentifier():
         raise UsageError(f"--from {escape_line(options.source)}: write file.py:function")
     target = _target(Path(file), name)
     if name in ALL:

@@ -33,6 +33,8 @@ def pick_operations(names: str) -> list[Operation]:
         return list(ALL.values())
     picked = []
     for name in dict.fromkeys(part.strip() for part in names.split(",")):
+        if not name:
+            raise UsageError(f"no operation '' in {names!r}: drop a comma")
         if name not in ALL:
             near = get_close_matches(name, ALL, n=1, cutoff=0.45)
             hint = f"did you mean {near[0]}?" if near else "`attnproof list` prints all names"

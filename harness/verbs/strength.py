@@ -14,7 +14,7 @@ from attnproof.harness.running.errors import MISMATCH, VERIFIED, UsageError
 from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.strength.pairs.catalogue import all_pairs
 from attnproof.harness.strength.recall import Sighting, look, plan_sides
-from attnproof.harness.verbs.checks import check_depth
+from attnproof.harness.verbs.checks import check_depth, check_out, check_seed
 from attnproof.harness.verbs.depth import depth_named
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.options import StrengthOptions
@@ -29,8 +29,12 @@ def measure(options: StrengthOptions) -> int:
     """Verify the pairs and print a line for each; return 1 for a miss or a false alarm."""
     numbers = _picked(options.pairs)
     check_depth(options.depth)
+    check_seed(options.seed)
+    check_out(options.out)
     if options.seeds < 1:
         raise UsageError(f"--seeds {options.seeds}: expected 1 or more")
+    if options.jobs < 0:
+        raise UsageError(f"--jobs {options.jobs}: expected 0 or more")
     seeds = list(range(options.seed, options.seed + options.seeds))
     jobs = options.jobs or len(os.sched_getaffinity(0))
     sides = plan_sides(numbers)
@@ -78,7 +82,7 @@ def _picked(names: list[str]) -> list[int]:
     for name in names:
         if name not in known:
             near = get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; did you mean {near[0]}?" if near else "; `attnproof list` prints the names"
             raise UsageError(f"no pair of the thread or operation {name}{hint}")
     return [n for n, pair in enumerate(pairs) if pair.id in names or pair.operation in names]
 

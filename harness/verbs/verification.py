@@ -31,7 +31,7 @@ from attnproof.harness.running.errors import (
 from attnproof.harness.running.interface_choice import with_interface
 from attnproof.harness.running.own_operations import use_operations
 from attnproof.harness.running.parent.environment import gpu_name
-from attnproof.harness.running.parent.plan import Plan, misspelt_notes, probe
+from attnproof.harness.running.parent.plan import Lacking, Plan, misspelt_notes, probe
 from attnproof.harness.running.parent.session import ProgressCallbacks, run
 from attnproof.harness.running.recordings import read_recordings
 from attnproof.harness.running.task.broad_deviations import broad_entries
@@ -40,7 +40,7 @@ from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.running.task.task import Outcome
 from attnproof.harness.strength.files import read_strength
 from attnproof.harness.verbs.base import check_base
-from attnproof.harness.verbs.benchmark import Benchmark, prepare
+from attnproof.harness.verbs.benchmark import Benchmark, check_files, prepare
 from attnproof.harness.verbs.checks import check_run, check_timing
 from attnproof.harness.verbs.ci import check_ci
 from attnproof.harness.verbs.depth import depth_of
@@ -109,13 +109,8 @@ def run_verification(
     `minimise_known` is False. The caller ends with `output.finish` or `output.discard`. Raise
     UsageError before anything runs.
     """
-    check_run(options)
-    check_ci(options.ci)
+    timing = _checked(options, timing)
     base = read_run(options.base) if options.base else None
-    if timing is None and options.bench:
-        timing = TimingOptions(traces=options.traces, recorded=options.recorded)
-    if timing is not None:
-        check_timing(timing)
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     use_operations(options.definitions)
     operations = pick_operations(options.ops)
@@ -124,6 +119,8 @@ def run_verification(
     broad = broad_entries(options.deviations, operations)
     settings = _settings(options, seed, minimise_known=minimise_known)
     candidates, lacking = probe(candidates, operations, settings)
+    if timing is not None and not (options.bench or options.ops):
+        operations = _offered(operations, candidates[:-1], lacking)
     for candidate in candidates:
         announce(candidate)
     depth = depth_of(options, operations, candidates, lacking, base)
@@ -166,6 +163,31 @@ def run_verification(
     if base is not None:
         finished = with_base(finished, base, str(options.base))
     return Verification(finished, candidates, output, benchmark, unused, broad)
+
+
+def _checked(options: VerifyOptions, timing: TimingOptions | None) -> TimingOptions | None:
+    """Return the options of timing, None for a run without it. Raise UsageError."""
+    check_run(options)
+    check_ci(options.ci)
+    if timing is None and options.bench:
+        timing = TimingOptions(traces=options.traces, recorded=options.recorded)
+    if timing is not None:
+        check_timing(timing)
+        check_files(timing)
+    return timing
+
+
+def _offered(
+    operations: list[Operation], candidates: list[Candidate], lacking: Lacking
+) -> list[Operation]:
+    """Return the operations that a candidate offers, all if there are none.
+
+    Nothing of a peer is timed alone, so nothing of it is verified alone.
+    """
+    offered = [
+        op for op in operations if any(op.name not in lacking.get(c.name, {}) for c in candidates)
+    ]
+    return offered or operations
 
 
 def exit_code(run: Run) -> int:

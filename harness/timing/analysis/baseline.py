@@ -139,6 +139,8 @@ class BaselineError(Exception):
 
 def path_of(name: str, folder: Path = FOLDER) -> Path:
     """Return the file of a baseline (UsageError for a name that is not a plain file name)."""
+    if name.endswith(".json"):
+        raise UsageError(f"baseline {name!r}: give its name, {Path(name).stem}, not its file")
     plain = name.replace("-", "").replace("_", "").replace(".", "")
     if not plain.isalnum() or not plain.isascii() or name.startswith((".", "-")):
         raise UsageError(
