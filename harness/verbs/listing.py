@@ -28,6 +28,8 @@ from attnproof.reference.definition.definition import DefinitionError
 
 def show_operations(options: ListOptions) -> None:
     """Print a table of all operations, or the named ones in full. Raise UsageError."""
+    if options.markdown and options.candidates:
+        raise UsageError("--markdown lists no candidates: leave out --candidate")
     use_operations(options.definitions)
     names = options.operations
     try:
@@ -35,8 +37,6 @@ def show_operations(options: ListOptions) -> None:
     except DefinitionError as error:  # of a function of `values`, on a later case
         raise UsageError(str(error)) from None
     if options.markdown:
-        if options.candidates:
-            raise UsageError("--markdown lists no candidates: leave out --candidate")
         say(page(entries).removesuffix("\n"))
         return
     if options.candidates:
