@@ -123,7 +123,9 @@ def _resolve(name: str, device: str) -> Candidate:
         return Candidate(escape_line(path.stem), str(path.resolve()), lane)
     if path.suffix == ".toml":
         interface = read_adapter(path).interface
-        return Candidate(escape_line(path.stem), str(path.resolve()), lane, interface=interface)
+        why = "declared by its table" if interface else ""
+        name, target = escape_line(path.stem), str(path.resolve())
+        return Candidate(name, target, lane, interface=interface, interface_reason=why)
     if path.suffix == ".py" or os.path.isdir(path) or os.sep in name:  # noqa: PTH112
         source = _checked(path).resolve()
         source = source.parent if source.name == "__init__.py" else source

@@ -32,9 +32,9 @@ def interface_to_adapt(candidate: Candidate) -> str:
 def with_interface(candidates: list[Candidate], name: str) -> list[Candidate]:
     """Return the candidates with the interface of this name (UsageError).
 
-    Without a name it is the one that the candidate's entry point declares, otherwise none yet:
-    `with_named_interface` finds it when the candidate is imported. Built-in candidates speak
-    every interface, and an adapter that of its engine.
+    Without a name it is the one that the candidate's entry point or table declares, otherwise
+    none yet: `with_named_interface` finds it when the candidate is imported. Built-in candidates
+    speak every interface, and an adapter that of its engine.
     """
     if name and name not in INTERFACES:
         near = get_close_matches(name, INTERFACES, n=1)
@@ -43,7 +43,8 @@ def with_interface(candidates: list[Candidate], name: str) -> list[Candidate]:
     chosen = []
     for candidate in candidates:
         engine = engine_of(candidate.target)
-        interface, reason = candidate.interface, "declared by the group of its entry point"
+        interface = candidate.interface
+        reason = candidate.interface_reason or "declared by the group of its entry point"
         if candidate.target in (OPTIMIZED, REFERENCE):
             interface = ""
         elif engine:

@@ -1,4 +1,4 @@
-"""What the axes, limits and roles of a definition must keep to."""
+"""Checks of a definition: each axis has a size, each limit a value, each role one argument."""
 
 from __future__ import annotations
 

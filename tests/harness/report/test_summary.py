@@ -93,3 +93,14 @@ def test_a_finding_that_no_drawn_case_shows_was_found_while_shrinking(tmp_path):
     shown = msgspec.structs.replace(finding, evidence={"fuzz": Evidence(1, 200)})
     record = msgspec.structs.replace(record, findings=[shown])
     assert "found while shrinking" not in closing_summary(record, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "end"),
+    [("PASS", "; the reference refuses each free"), ("UNVERIFIED", "")],
+)
+def test_the_steps_of_a_class_are_counted_by_method(tmp_path, verdict, end):
+    steps = {"alloc": 1200, "free": 0}
+    record = make_run("PASS", [make_result("Blocks", verdict, steps=steps)])
+    lines = closing_summary(record, tmp_path).splitlines()
+    assert f"STEPS Blocks [optimized]: alloc 1,200, free 0{end}" in lines

@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from attnproof.harness.running.candidates import resolve
+from attnproof.harness.running.interface_choice import interface_line, with_interface
+
 PLUGIN = """
 from attnproof.reference import BlockTables
 SIZE = 0
@@ -135,3 +138,10 @@ def test_a_wrong_table_is_one_line_and_nothing_runs(verify, table, message):
     assert (code, verdicts) == (2, {})
     assert errors.count("\n") == 1
     assert message in errors
+
+
+def test_a_table_declares_the_interface(tmp_path):
+    path = tmp_path / "acme.toml"
+    path.write_text('module = "acme"\ninterface = "vllm-0.11"\n')
+    (chosen,) = with_interface(resolve([str(path)], "auto"), "")
+    assert interface_line(chosen) == "interface vllm-0.11 for acme: declared by its table"
