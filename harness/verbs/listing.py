@@ -8,12 +8,13 @@ from rich.table import Table
 
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.operations import ALL
+from attnproof.harness.operations.derived.remarks import lone_axes, unchecked_independence
 from attnproof.harness.report.catalogue import Entry, entry_of, page
 from attnproof.harness.running.candidates import BUILT_IN, resolve
 from attnproof.harness.running.engines import untried_notes
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.interface_choice import with_interface
-from attnproof.harness.running.own_operations import use_operations
+from attnproof.harness.running.own_operations import definition_in_use, own_names, use_operations
 from attnproof.harness.running.task.workers import Worker
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.verbs.messages import say
@@ -105,5 +106,9 @@ def _print_entry(console: Screen, entry: Entry, offers: dict[str, dict[str, _Off
         f"{name}: {f.error.__name__} on {f.named}" for name, f in operation.inputs.faults.items()
     ]
     table.add_row("faults", "\n".join(faults) or "none")
+    if operation.name in own_names():
+        definition = definition_in_use(operation.name)
+        remarks = [*lone_axes(definition), *unchecked_independence(definition, operation)]
+        table.add_row("remarks", "\n".join(remarks) or "none")
     console.print(table)
     console.print()

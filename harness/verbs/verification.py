@@ -29,7 +29,7 @@ from attnproof.harness.running.errors import (
     VERIFIED,
 )
 from attnproof.harness.running.interface_choice import with_interface
-from attnproof.harness.running.own_operations import use_operations
+from attnproof.harness.running.own_operations import notes_on_failures, use_operations
 from attnproof.harness.running.parent.environment import gpu_name
 from attnproof.harness.running.parent.plan import Lacking, Plan, misspelt_notes, probe
 from attnproof.harness.running.parent.session import ProgressCallbacks, run
@@ -155,6 +155,7 @@ def run_verification(
     record.started = started.isoformat(timespec="seconds")
     record.seconds = round(time.monotonic() - clock, 1)
     record.strength = strength
+    broad += notes_on_failures(record.operations)
     record.notes[:0] = [*broad, *notes, *unread, *unused, *coverage_notes(plan)]
     if benchmark is not None and not interrupted:
         benchmark.time(record, plan, output.scratch)

@@ -24,10 +24,8 @@ from attnproof.harness.cases.memory.arena import (
     Piece,
     Placement,
 )
-from attnproof.harness.consumer.visible_keys import ExpectedTokens
-from attnproof.harness.model.call import Call
 from attnproof.harness.model.case import Batch
-from attnproof.harness.model.place import Place
+from attnproof.harness.operations.derived.of_batch import amounts_of, of_role, sizes_of
 from attnproof.harness.operations.derived.params import (
     ORDER,
     SPARE,
@@ -82,11 +80,15 @@ class Values:
             self._batch = batch_arrays(batch, pattern)
         self.params, self._layout, self.pattern = params, layout, pattern
         self.stale = STALE_PATTERNS[pattern]
-        self.sizes = _batch_sizes(self._batch)
+        self.sizes = sizes_of(self._batch)
         if batch is not None and has_pool(definition):
             rows, columns = self.pool.table.shape
             self.sizes |= {"P": rows, "C": columns}
         free = free_axes(definition)
+        drawn = [a.declared for a in definition.arguments if a.name not in self._supplied]
+        arrays = [declared for declared in drawn if isinstance(declared, Array)]
+        self._open = {*free} - {s.axis for array in arrays for s in array.sizes} - {*self._supplied}
+        """Axes of arrays that `values` compute, and of no other."""
         for axis in free:
             if axis not in self._supplied:
                 self.sizes[axis] = params[f"size_{axis}"]
@@ -158,7 +160,7 @@ class Values:
     def _number(self, argument: Argument, declared: Int) -> int:
         """Return the value of an integer, inside its limits."""
         if declared.follows_batch:
-            return _amounts(self.batch)[declared.amount]
+            return amounts_of(self.batch)[declared.amount]
         low, high = limits(declared, self.sizes)
         value: int = self.params[key_of(argument)]
         if isinstance(declared.least, str):
@@ -178,7 +180,30 @@ class Values:
             if not isinstance(argument.declared, Array) or self._is_shared(argument.declared):
                 continue
             if self[argument.name] is not None:
+                self._check_shape(argument, self[argument.name])
                 yield argument, self[argument.name]
+
+    def _check_shape(self, argument: Argument, array: np.ndarray) -> None:
+        """Raise DefinitionError if `values` compute an array of another shape than declared."""
+        declared = argument.declared
+        assert isinstance(declared, Array)
+        if argument.name not in self.definition.values or len(declared.sizes) != array.ndim:
+            return
+        shape = [*array.shape]
+        shape[:1] = [size - self.params[SPARE] for size in shape[:1] if declared.longer] or shape[
+            :1
+        ]
+        # The first array that has an axis of such arrays only decides its size.
+        for size, length in zip(declared.sizes, shape, strict=True):
+            if size.axis in self._open and size.times:
+                self._open.remove(size.axis)
+                self.sizes[size.axis] = (length - size.more) // size.times
+        expected = [size.value(self.sizes) for size in declared.sizes]
+        if shape != expected and not (declared.or_empty and not array.size):
+            raise DefinitionError(
+                f'{self.definition.place}: values["{argument.name}"] of {self.definition.name} is '
+                f"of shape {shape}, {expected} is declared: {declared}"
+            )
 
     def _is_shared(self, declared: Array) -> bool:
         """True for an array that is written in the memory of another argument."""
@@ -323,16 +348,6 @@ class Values:
         return Piece(name, values, argument.declared.on_cpu, tuple(strides))  # type: ignore[union-attr]
 
 
-def diagnose_float(_call: Call, _place: Place, expected: Any, got: Any) -> str:
-    """Name a result of floats that is beyond its tolerance, "" for any other mistake."""
-    both = isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor)
-    if not both or not expected.is_floating_point() or expected.shape != got.shape:
-        return ""
-    if not got.is_floating_point():
-        return ""
-    return "beyond the tolerance" if bool(torch.isfinite(got).all()) else "is not finite"
-
-
 def _depends_on_others(argument: Argument) -> bool:
     declared = argument.declared
     limits_of = (declared.least, declared.below) if isinstance(declared, Int) else ()
@@ -348,44 +363,3 @@ def _filled(shape: tuple[int, ...], dtype: np.dtype, stale: int) -> np.ndarray:
     """Return an array of a stale word, of 1 in a dtype that is too narrow for it."""
     filled: np.ndarray = np.full(shape, stale if dtype.itemsize > 2 else 1, dtype)
     return filled
-
-
-def _batch_sizes(arrays: BatchArrays | None) -> dict[str, int]:
-    if arrays is None:
-        return {}
-    tokens = int(arrays.query_start_loc[-1])
-    return {"R": arrays.num_reqs, "T": tokens, "W": arrays.block_table.shape[1]}
-
-
-def _amounts(arrays: BatchArrays) -> dict[str, int]:
-    return {
-        "requests": arrays.num_reqs,
-        "tokens": int(arrays.query_start_loc[-1]),
-        "block size": arrays.batch.block_size,
-        "longest query": arrays.max_query_len,
-        "longest sequence": arrays.max_seq_len,
-    }
-
-
-def of_role(arrays: BatchArrays, role: str, pattern: int) -> np.ndarray:
-    """Return the values that a batch gives a role but those of a pool.
-
-    `pattern` is that of stale places.
-    """
-    lengths = arrays.seq_lens.dtype
-    if role == "query offsets":
-        return arrays.query_start_loc
-    if role == "query lengths":
-        return np.diff(arrays.query_start_loc)  # in the dtype of the offsets
-    if role == "computed lengths":
-        return arrays.num_computed_tokens
-    if role == "sequence lengths":
-        return arrays.seq_lens
-    if role == "block table":
-        return arrays.block_table_with(STALE_PATTERNS[pattern])
-    if role == "token starts":
-        return arrays.query_start_loc[:-1]
-    if role == "slots":
-        return arrays.slot_mapping[: int(arrays.query_start_loc[-1])].astype(np.int64)
-    tokens = ExpectedTokens(arrays)
-    return (tokens.positions if role == "positions" else tokens.requests).astype(lengths)

@@ -23,8 +23,9 @@ from attnproof.harness.model.call_kinds import ClassCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Contract, Inputs, Operation
 from attnproof.harness.model.place import of_steps
-from attnproof.harness.operations.derived.arguments import Values, diagnose_float, placement
+from attnproof.harness.operations.derived.arguments import Values, placement
 from attnproof.harness.operations.derived.cases import usual_batches
+from attnproof.harness.operations.derived.contract import diagnose_float
 from attnproof.harness.operations.derived.params import (
     BATCH,
     Form,

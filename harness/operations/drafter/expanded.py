@@ -18,8 +18,9 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.derived.arguments import Values, of_role
+from attnproof.harness.operations.derived.arguments import Values
 from attnproof.harness.operations.derived.derive import Example, derive_built_in, mostly, one_of
+from attnproof.harness.operations.derived.of_batch import of_role
 from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.harness.operations.shared.params import Few, InTurn, Some
 from attnproof.reference import copy_and_expand_eagle_inputs as reference

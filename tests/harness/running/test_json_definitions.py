@@ -10,7 +10,7 @@ import torch
 
 from attnproof import reference
 from attnproof.harness.operations import ALL
-from attnproof.harness.running import own_operations
+from attnproof.harness.running import own_operations, own_trial
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.own_operations import VARIABLE, own_names, use_operations
 
@@ -289,7 +289,7 @@ def test_a_refused_file(write, path, value, message):
     ids=["no JSON", "constraint", "raises", "result", "hangs"],
 )
 def test_a_refused_reference(write, monkeypatch, definition, message):
-    monkeypatch.setattr(own_operations, "TRIAL_S", 0.5 if "while True" in str(definition) else 10)
+    monkeypatch.setattr(own_trial, "TRIAL_S", 0.5 if "while True" in str(definition) else 10)
     with pytest.raises(UsageError) as caught:
         use_operations([write(definition)])
     assert str(caught.value).startswith(message)

@@ -12,10 +12,12 @@ import pytest
 from attnproof import reference
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
-from attnproof.harness.running import own_operations
+from attnproof.harness.operations.derived.remarks import unchecked_independence
+from attnproof.harness.running import own_operations, own_trial
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.own_operations import (
     VARIABLE,
+    definition_in_use,
     own_names,
     sources_in_use,
     use_operations,
@@ -240,7 +242,6 @@ class TestRefusedReferences:
             ("os._exit(3)", "ends its process with status 3"),
             ("raise SystemExit(0)", "raises SystemExit: 0"),
             ("os.kill(os.getpid(), signal.SIGKILL)", "ends its process by signal 9"),
-            ("seq_lens += 1; return seq_lens.clone()", "changes its input seq_lens"),
             ("os._exit(0)", "ends its process with status 0"),
             (
                 "return None",
@@ -253,6 +254,13 @@ class TestRefusedReferences:
         text = refusal(write(DOUBLED.replace("return seq_lens * 2", body)))
         assert text == (f"ops.py:8: the reference of doubled {problem}, on the case 'mixed batch'")
 
+    def test_an_argument_that_is_filled_and_not_declared_so(self, write):
+        body = "seq_lens += 1; return seq_lens.clone()"
+        assert refusal(write(DOUBLED.replace("return seq_lens * 2", body))) == (
+            "ops.py:8: the reference of doubled changes its input seq_lens, on the case 'mixed "
+            "batch': if it is to be filled, declare it with Array(..., written=True)"
+        )
+
     def test_a_result_with_a_role_of_the_batch_has_its_values(self, write):
         text = DOUBLED.replace('Annotated[torch.Tensor, Array(shape=("R",))]', "SeqLens")
         assert "contradicts its declaration: result differs from the sequence lengths" in refusal(
@@ -264,12 +272,32 @@ class TestRefusedReferences:
             """ops.py:8: values["count"] of counted raises KeyError: 'E'"""
         )
 
+    @pytest.mark.parametrize(
+        ("values", "problem"),
+        [
+            ('"a": lambda v: v["b"][1:]', '"a"] of total is of shape [2], [3] is declared: '),
+            (
+                '"a": lambda v: np.arange(3), "b": lambda v: np.arange(4)',
+                '"b"] of total is of shape [4], [3] is declared: <numbers (N) int32|int64>',
+            ),
+        ],
+    )
+    def test_values_of_another_size_than_the_other_arrays(self, write, values, problem):
+        text = f"""
+import numpy as np
+@operation(values={{{values}}})
+def total(a: Numbers, b: Numbers) -> int:
+    '''Return the sum.'''
+    return int((a + b).sum())
+"""
+        assert refusal(write(text)).startswith(f"ops.py:9: values[{problem}")
+
     def test_state_that_is_no_attribute(self, write):
         text = RANK.replace("@operation", "@operation(state=('cals',))")
         assert "has no attribute [0].cals, which is declared as its state" in refusal(write(text))
 
     def test_a_reference_that_does_not_return(self, write, monkeypatch):
-        monkeypatch.setattr(own_operations, "TRIAL_S", 0.2)
+        monkeypatch.setattr(own_trial, "TRIAL_S", 0.2)
         text = refusal(write(DOUBLED.replace("return seq_lens * 2", "while True: pass")))
         assert "doubled does not return within 0.2 s, on the case 'mixed batch'" in text
 
@@ -301,6 +329,62 @@ class Buffer:
         )
         assert text.startswith("ops.py:8: the reference of Buffer raises AttributeError: ")
         assert text.endswith(", on the case 'every method in turn'")
+
+
+class TestRemarks:
+    """What a definition leaves open is said by `list`, and where an operation fails."""
+
+    SUMS = """
+@operation(independent=True)
+def sums(seq_lens: Annotated[torch.Tensor, Array(shape=("R",), below=9)], more: Numbers) -> int:
+    '''Return the sum, of as many as there are.'''
+    return sum(a + b for a, b in zip(seq_lens.tolist(), more.tolist()))
+"""
+    AXES = (
+        "sums: the axis R is in seq_lens only, so its size is drawn by itself: give arrays of one "
+        "size one axis; R, T and W are a batch's only beside a role such as SeqLens",
+        "sums: the axis N is in more only, so its size is drawn by itself: give arrays of one "
+        "size one axis",
+    )
+
+    def test_axes_of_one_array(self, attnproof, write, tmp_path):
+        write(self.SUMS)
+        (tmp_path / "mine.py").write_text("def sums(a, b):\n    return int((a + b).sum())\n")
+        options = ("--operations=ops.py", "--examples=1", "--no-vary", "--steps=0", "--out=out")
+        done = attnproof("verify", "--candidate", "mine.py", *options, cwd=tmp_path)
+        assert done.returncode == 1
+        notes = [text for text in done.stdout.splitlines() if text.startswith("note: ")]
+        assert notes == [f"note: {text}" for text in self.AXES]
+
+    def test_independence_that_checks_nothing(self, attnproof, write, tmp_path):
+        write(self.SUMS)
+        listed = attnproof("list", "sums", "--operations=ops.py", cwd=tmp_path)
+        words = " ".join(listed.stdout.partition("remarks")[2].split())
+        why = "no argument has a role of the batch, such as SeqLens"
+        assert words == " ".join([*self.AXES, f"sums: independent=True checks nothing: {why}"])
+
+    @pytest.mark.parametrize(
+        ("change", "why"),
+        [
+            (("more: Numbers", "more: SeqLens"), "no result has an entry for each row or token: "),
+            (("int:", "SeqLens:"), "no argument has a role of the batch"),
+            (("Numbers) -> int:", "SeqLens) -> Annotated[torch.Tensor, Array(shape=('R',))]:"), ""),
+            (
+                (
+                    "more: Numbers) -> int:",
+                    "more: SeqLens, rows: Annotated[torch.Tensor, Array(shape=('N',), below='R')])"
+                    " -> Annotated[torch.Tensor, Array(shape=('R',))]:",
+                ),
+                "rows does not follow from a part of the rows",
+            ),
+        ],
+    )
+    def test_why_independence_checks_nothing(self, write, monkeypatch, change, why):
+        monkeypatch.setattr(own_operations, "try_reference", lambda *_: None)
+        use_operations([write(self.SUMS.replace(*change))])
+        [remark] = unchecked_independence(definition_in_use("sums"), ALL["sums"]) or [""]
+        assert remark.startswith(f"sums: independent=True checks nothing: {why}" if why else "")
+        assert bool(remark) == bool(why)
 
 
 @pytest.mark.parametrize(
