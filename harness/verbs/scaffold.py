@@ -19,43 +19,30 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.options import InitOptions
-
-_ROLES = {
-    "Offsets": ("query_start_loc", "qsl", "cu_seqlens_q", "qo_indptr", "cu_seqlens"),
-    "QueryLens": ("query_lens", "num_scheduled_tokens", "extend_lens"),
-    "ComputedLens": ("num_computed_tokens", "computed_lens", "context_lens", "prefix_lens"),
-    "SeqLens": ("seq_lens", "seqused_k", "kv_lens"),
-    "BlockTable": ("block_table", "block_tables", "block_table_tensor", "page_table"),
-    "Slots": ("slot_mapping", "slots", "out_cache_loc"),
-    "Positions": ("positions",),
-    "RequestIndices": ("req_indices", "req_ids", "token_to_req_indices", "batch_indices"),
-    "NumReqs": ("num_reqs", "num_requests", "batch_size"),
-    "NumTokens": ("num_tokens", "num_actual_tokens", "total_num_tokens", "nnz"),
-    "BlockSize": ("block_size", "page_size"),
-    "MaxQueryLen": ("max_query_len", "max_seqlen_q"),
-    "MaxSeqLen": ("max_seq_len", "max_seqlen_k"),
-}
-_INTEGERS = ("NumReqs", "NumTokens", "BlockSize", "MaxQueryLen", "MaxSeqLen")
-"""Usual names of the arguments of a batch by the alias that declares them."""
-_MIRRORS = {
-    "Offsets": "query offsets",
-    "QueryLens": "query lengths",
-    "ComputedLens": "computed lengths",
-    "SeqLens": "sequence lengths",
-}
-"""Roles that often have a copy on the CPU, whose name ends with `_cpu`."""
-_NUMBERS = re.compile(r"(num|max|min|n)_\w+|\w+_(size|len|id|count|num)|num|count|n")
-_PER_ROW = re.compile(
-    r"num_(draft|accepted|rejected|sampled|scheduled|computed|cached|prompt|output)_\w+|\w+_lens"
+from attnproof.harness.verbs.usual_names import (
+    FLAGS,
+    INTEGERS,
+    MASKS,
+    MIRRORS,
+    NUMBERS,
+    PAGES,
+    PER_ROW,
+    ROLES,
+    WITHOUT_VALUES,
+    WRITTEN,
 )
-"""Names of arrays with an entry for each request."""
-_FLAGS = re.compile(r"(is|use|has|return|enable|with|needs?)_\w+|causal")
-_MASKS = re.compile(r"(\w+_)?mask|is_\w+")
-_WRITTEN = re.compile(r"out|output|\w+_out|out_\w+")
+
 _BODY = """\
     # 4. Write what it computes: loops over rows and tokens that a reader can compare with the
     #    text above. It gets well-formed arguments only, and changes none but written ones.
-    raise NotImplementedError
+"""
+_REFUSAL = """\
+    # 5. Refuse what the state does not allow; no case has such a step:
+    #    raise MetadataError("{0}", "{1}", {1}, "at most the free entries")
+"""
+_LEFT_OUT = """\
+    # Left out, as no case has a value: {}. A table of a candidate may pass it on
+    # (docs/candidates.md, "Other names and arguments").
 """
 _UNWRITTEN = "    raise NotImplementedError\n"
 _Target = ast.FunctionDef | ast.ClassDef
@@ -95,7 +82,7 @@ def write_scaffold(options: InitOptions) -> None:
     except OSError as error:
         raise UsageError(f"{shown}: {error.strerror}") from None
     command = ["attnproof", "verify", "--candidate", file, "--operations", str(options.path)]
-    say(f"wrote {options.path}: follow its steps 1 to 4, then run\n    {shell_command(command)}")
+    say(f"wrote {options.path}: follow its numbered steps, then run\n    {shell_command(command)}")
 
 
 def _target(path: Path, name: str) -> _Target:
@@ -137,10 +124,13 @@ def scaffold(target: _Target, file: str) -> str:
     """Return the text of a definition of the function or class."""
     is_class = isinstance(target, ast.ClassDef)
     functions = _functions(target)
-    parts = [_signature(function, with_steps=function is functions[0]) for function in functions]
+    steps = [function for function in functions if is_class and function.name != "__init__"]
+    refusing = next(filter(_own_parameters, steps), None)
+    parts = [_signature(f, with_steps=f is functions[0], refuses=f is refusing) for f in functions]
     body = "\n".join(textwrap.indent(part, "    ") for part in parts) if is_class else parts[0]
     words = set(re.findall(r"\w+", "\n".join(_code_of(part) for part in parts)))
-    names = sorted(words & {"Array", "Int", *_ROLES} | {"operation"})
+    error = {"MetadataError"} if refusing is not None else set[str]()
+    names = sorted(words & {"Array", "Int", *ROLES} | {"operation"} | error)
     decorator = (
         "# 1. Name the attributes to compare after each step: state=('num_rows',).\n"
         "@operation(state=())\n"
@@ -154,10 +144,16 @@ def scaffold(target: _Target, file: str) -> str:
         f'"""An operation of {Path(file).name}, to verify candidates against."""\n\n'
         + "from typing import Annotated\n\n" * ("Annotated" in words)
         + "import torch\n\n" * ("torch" in words)
-        + f"from attnproof.define import {', '.join(names)}\n\n\n"
+        + _imports(names)
         + decorator
         + body
     )
+
+
+def _imports(names: list[str]) -> str:
+    line = f"from attnproof.define import {', '.join(names)}\n\n\n"
+    listed = "".join(f"    {name},\n" for name in names)
+    return line if len(line.rstrip()) <= 88 else f"from attnproof.define import (\n{listed})\n\n\n"
 
 
 def _code_of(text: str) -> str:
@@ -170,7 +166,12 @@ def _summary_of(target: _Target) -> str:
     return " ".join(summary.split()) or "Say in one sentence what it computes."
 
 
-def _signature(function: ast.FunctionDef, *, with_steps: bool) -> str:
+def _own_parameters(function: ast.FunctionDef) -> list[str]:
+    """Return the names of the parameters that the file declares."""
+    return [parameter.name for parameter in _parameters(function)]
+
+
+def _signature(function: ast.FunctionDef, *, with_steps: bool, refuses: bool) -> str:
     """Return a function with declarations, perhaps with comments on what is left to write."""
     parameters = list(_parameters(function))
     result = _result(function, parameters)
@@ -185,10 +186,16 @@ def _signature(function: ast.FunctionDef, *, with_steps: bool) -> str:
         "    # 3. Declare what is returned; '?' says that the values decide the size.\n",
     )
     before, after = steps if with_steps else ("", "")
+    args = function.args
+    names = [arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
+    absent = ", ".join(name for name in names if WITHOUT_VALUES.fullmatch(name))
+    before += _LEFT_OUT.format(absent) if absent else ""
     returned = "None" if function.name == "__init__" else result
+    body = _BODY if with_steps else ""
+    body += _REFUSAL.format(function.name, parameters[0].name) if refuses else ""
     return (
         f"def {function.name}(\n{before}{''.join(lines)}{after}) -> {returned}:\n"
-        f'    """{_summary_of(function)}"""\n{_BODY if with_steps else _UNWRITTEN}'
+        f'    """{_summary_of(function)}"""\n{body}{_UNWRITTEN}'
     )
 
 
@@ -198,16 +205,20 @@ def _parameters(function: ast.FunctionDef) -> Iterator[_Parameter]:
     defaults: list[ast.expr | None] = [None] * (len(listed) - len(args.defaults))
     defaults += [*args.defaults, *args.kw_defaults]
     listed += [(arg, True) for arg in args.kwonlyargs]
+    both = [*zip(listed, defaults, strict=True)]
+    both = [pair for pair in both if not WITHOUT_VALUES.fullmatch(pair[0][0].arg)]
     # A parameter without a default may not follow one that keeps its own.
-    positional = [*zip(listed, defaults, strict=False)][: len(listed) - len(args.kwonlyargs)]
+    positional = [pair for pair in both if not pair[0][1]]
     kept = takewhile(lambda pair: _is_kept(pair[1]), reversed(positional))
     with_default = {arg.arg for (arg, _), _ in kept} | {arg.arg for arg in args.kwonlyargs}
     taken: set[str] = set()
     axes = iter(["N", *(f"N{index}" for index in range(2, len(listed) + 2))])
-    for (arg, keyword_only), default in zip(listed, defaults, strict=True):
+    for (arg, keyword_only), default in both:
         annotated = ast.unparse(arg.annotation) if arg.annotation is not None else ""
         value = _value(default)
         hint, note = _declared(arg.arg, annotated, value, taken, axes)
+        if function.name == "__init__" and not annotated and hint.endswith("least=0)]"):
+            hint, note = "int", "or Annotated[torch.Tensor, Array(...)]"
         text = ""
         if _is_kept(default) and arg.arg in with_default:
             text = repr(value)
@@ -237,25 +248,28 @@ def _declared(
     is_tensor = "Tensor" in annotated
     kind = annotated.removesuffix(" | None").removeprefix("Optional[").removesuffix("]")
     is_number = kind == "int" or (type(default) is int and not is_tensor)
-    for alias, usual in _ROLES.items():
-        contradicts = is_tensor if alias in _INTEGERS else is_number
+    for alias, usual in ROLES.items():
+        contradicts = is_tensor if alias in INTEGERS else is_number
         if name in usual and alias not in taken and not contradicts:
             taken.add(alias)
             return alias, ""
-        if name.removesuffix("_cpu") in usual and name.endswith("_cpu") and alias in _MIRRORS:
-            return f'Annotated[torch.Tensor, Array("{_MIRRORS[alias]}", on_cpu=True)]', ""
-    if kind == "bool" or type(default) is bool or (not annotated and _FLAGS.fullmatch(name)):
+        if name.removesuffix("_cpu") in usual and name.endswith("_cpu") and alias in MIRRORS:
+            return f'Annotated[torch.Tensor, Array("{MIRRORS[alias]}", on_cpu=True)]', ""
+    if kind == "bool" or type(default) is bool or (not annotated and FLAGS.fullmatch(name)):
         return "bool", ""
-    is_per_row = _PER_ROW.fullmatch(name)
-    if is_number or (not annotated and not is_per_row and _NUMBERS.fullmatch(name)):
+    if name in PAGES and not is_number:
+        hint = f'Annotated[torch.Tensor, Array(shape=("{PAGES[name]}",), least=0)]'
+        return hint, "by values=..., or written=True"
+    is_per_row = PER_ROW.fullmatch(name)
+    if is_number or (not annotated and not is_per_row and NUMBERS.fullmatch(name)):
         if isinstance(default, int) and default < 0:
             return f"Annotated[int, Int(least={default})]", ""
         return "int", "or Annotated[int, Int(least=1)]"
     note = "" if is_tensor or not annotated else f"was {annotated}"
     axis = "R" if is_per_row else next(axes)
-    if _MASKS.fullmatch(name):
+    if MASKS.fullmatch(name):
         return f'Annotated[torch.Tensor, Array("flags", ("{axis}",))]', note
-    if _WRITTEN.fullmatch(name):
+    if WRITTEN.fullmatch(name):
         return f'Annotated[torch.Tensor, Array(shape=("{axis}",), written=True)]', note
     return f'Annotated[torch.Tensor, Array(shape=("{axis}",), least=0)]', note
 

@@ -7,9 +7,11 @@ import re
 
 import pytest
 
+from attnproof import define
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.verbs.options import InitOptions
 from attnproof.harness.verbs.scaffold import scaffold, write_scaffold
+from attnproof.harness.verbs.usual_names import ROLES
 
 USUAL = '''
 import torch
@@ -45,6 +47,33 @@ def test_usual_names_get_the_alias_of_their_role():
     assert found["block_table"] == "BlockTable"
     assert found["block_size"] == "BlockSize"
     assert found["num_tokens"] == "NumTokens"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("kv_lens", "SeqLens"),
+        ("cache_seqlens", "SeqLens"),
+        ("req_to_token", "SlotPool"),
+        ("req_pool_indices", "PoolRows"),
+        ("extend_start_loc", "TokenStarts"),
+        ("qo_indptr", "Offsets"),
+        ("page_table: torch.Tensor", "BlockTable"),
+        ("out_cache_loc", "Slots"),
+        ("tokens_per_block", "BlockSize"),
+        ("kv_indptr", "Annotated[torch.Tensor, Array(shape=('R+1',), least=0)]"),
+        ("kv_last_page_len", "Annotated[torch.Tensor, Array(shape=('R',), least=0)]"),
+    ],
+)
+def test_names_of_other_engines(name, hint):
+    (found, _) = declared(f"def f({name}): ...").values()
+    assert found == hint
+
+
+def test_each_role_is_that_of_an_alias():
+    assert all(hasattr(define, alias) for alias in ROLES)
+    names = [name for usual in ROLES.values() for name in usual]
+    assert len({*names}) == len(names)
 
 
 def test_other_names_get_what_their_annotation_or_default_says():
@@ -169,7 +198,7 @@ def test_a_class_has_its_instantiation_and_its_public_methods():
     source = """
 class Buffer:
     "Keep rows."
-    def __init__(self, capacity=8, block_size=16): ...
+    def __init__(self, size, capacity=8, block_size=16, dtype=torch.int32, *, device): ...
     def commit(self, block_table, *, num_rows): ...
     def _private(self, anything, *rest): ...
     def reset(self): ...
@@ -181,8 +210,11 @@ class Buffer:
     assert list(methods) == ["__init__", "commit", "reset"]
     assert ast.get_docstring(written) == "Keep rows."
     assert ast.unparse(methods["__init__"].args) == (
-        "self, capacity: int=8, block_size: BlockSize=16"
+        "self, size: int, capacity: int=8, block_size: BlockSize=16"
     )
     assert ast.unparse(methods["commit"].args) == "self, block_table: BlockTable, *, num_rows: int"
     assert ast.unparse(methods["__init__"].returns) == "None"
-    assert "from attnproof.define import Array, BlockSize, BlockTable, Int, operation" in text
+    assert "Left out, as no case has a value: dtype, device." in text
+    assert 'raise MetadataError("commit", "block_table", block_table, ' in text
+    names = "Array, BlockSize, BlockTable, Int, MetadataError, operation"
+    assert f"from attnproof.define import {names}\n" in text
