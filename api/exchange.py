@@ -17,6 +17,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     deviations: list[str]
     interface: str
+    stub: str
     out: str
     kept: bool
     """True if the folder `out` stays: then its report is written."""

@@ -46,6 +46,7 @@ def _verified(order: Order) -> Answer:
         device=order.device,
         deviations=order.deviations,
         interface=order.interface,
+        stub=order.stub,
         out=Path(order.out),
         examples=order.examples,
         steps=order.steps,

@@ -58,7 +58,7 @@ def planned(names: list[str], definitions: list[str], values: dict[str, str], fo
     try:
         use_operations(held.definitions + definitions)
         operations = pick_operations(ops)
-        resolved = [candidate.name for candidate in resolve(typed, device)]
+        resolved = [candidate.name for candidate in resolve(typed, device, values["stub"])]
     except UsageError as error:
         raise pytest.UsageError(f"attnproof: {error}") from None
     deviations = values["deviations"]
@@ -72,6 +72,7 @@ def planned(names: list[str], definitions: list[str], values: dict[str, str], fo
         "device": device,
         "deviations": [deviations] if deviations else list(held.deviations),
         "interface": held.interface,
+        "stub": values["stub"],
         "examples": _number("examples", values, 1, held.examples),
         "seed": _number("seed", values, 0, held.seed),
     }

@@ -26,6 +26,7 @@ _VALUES = {
     "ops": "operations, separated by commas (default: all)",
     "examples": "cases drawn for each operation",
     "device": "device that the candidates run on",
+    "stub": "vllm: candidates that import vLLM get a stub of it, where it is not installed",
     "deviations": "file of known deviations",
     "seed": "seed of the cases (default: a new one)",
 }

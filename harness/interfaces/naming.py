@@ -23,7 +23,7 @@ LATEST = "vllm-0.32"
 """Interface of the classes that tell which requests are in their prompts."""
 _ENGINE = "vllm"
 """Package that has a class of batches."""
-_LATER_HOME = f"{_ENGINE}.v1.attention.backend"
+LATER_HOME = f"{_ENGINE}.v1.attention.backend"
 """Module of the engine's class since 0.13: it names its interface where no engine is."""
 
 
@@ -159,4 +159,4 @@ def _class_of(module: str) -> Any:
     try:
         return getattr(importlib.import_module(module), BATCH)
     except ImportError:
-        return vllm_batch.CommonAttentionMetadata if module == _LATER_HOME else None
+        return vllm_batch.CommonAttentionMetadata if module == LATER_HOME else None

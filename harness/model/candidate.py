@@ -42,6 +42,8 @@ class Candidate(msgspec.Struct, frozen=True):
     """Why it is that interface."""
     declared: bool = True
     """False if the interface follows from the classes that the candidate names."""
+    stub: str = ""
+    """Engine whose stub it imports, "" for none."""
     judged: frozenset[Kind] = STRICT
     """Classes of failures that fail it."""
 

@@ -21,6 +21,7 @@ from attnproof.harness.escaping import escape_line
 from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.operations import ALL
+from attnproof.harness.running.engine_stub import STUB
 from attnproof.harness.running.errors import UsageError
 
 NEW = "new"
@@ -48,6 +49,8 @@ class Adapter(msgspec.Struct, forbid_unknown_fields=True):
     classes: dict[str, dict[str, str]] = {}
     """Expressions by method or attribute: `new` instantiates, and `it` is the object."""
     interface: str = ""
+    stub: str = ""
+    """Engine whose stub the module imports where the engine is not installed."""
 
 
 def read_adapter(path: Path) -> Adapter:
@@ -59,6 +62,8 @@ def read_adapter(path: Path) -> Adapter:
     if adapter.interface not in ("", *INTERFACES):
         hint = _near(adapter.interface, INTERFACES)
         raise UsageError(f"{path}: interface: {adapter.interface!r} is no interface{hint}")
+    if adapter.stub not in ("", STUB):
+        raise UsageError(f"{path}: stub is {adapter.stub!r}: expected {STUB}")
     known = {name for operation in ALL.values() for name in operation.call.names(operation.name)}
     for name in (*adapter.functions, *adapter.classes):
         place = _place(path, name)

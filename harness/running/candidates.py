@@ -27,6 +27,13 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running.adapting import adapted, read_adapter, target_of
+from attnproof.harness.running.engine_stub import (
+    STUB,
+    check_stub,
+    import_advice,
+    install_stub,
+    is_of_stub,
+)
 from attnproof.harness.running.engines import (
     ADAPTERS,
     engine_of,
@@ -71,12 +78,15 @@ _ENGINES = (
 _NAMED = (*BUILT_IN, _REFERENCE, *_ENGINES)
 
 
-def resolve(names: list[str], device: str) -> list[Candidate]:
+def resolve(names: list[str], device: str, stub: str = "") -> list[Candidate]:
     """Return the candidates with these names; without names the built-in ones (UsageError).
 
     `device` is "auto", "interpreter" or a device of torch, such as "cpu" or "cuda:1". With
     "auto" a built-in candidate keeps its own lane, and any other candidate runs on the CPU.
+    `stub` is the engine whose stub the user's candidates import, "" for none or a table's.
     """
+    if stub:
+        check_stub(stub)
     if device_type(device) == "cpu":
         device = "cpu"
     if not names:
@@ -84,7 +94,19 @@ def resolve(names: list[str], device: str) -> list[Candidate]:
             return [_present(Candidate("optimized", OPTIMIZED, device))]
         lanes = {"auto": ("cpu", "interpreter")}.get(device, (device,))
         return [_present(candidate) for candidate in BUILT_IN if candidate.lane in lanes]
-    return _distinct({name: _present(_resolve(name, device)) for name in names})
+    candidates = {name: _present(_resolve(name, device)) for name in names}
+    return [
+        msgspec.structs.replace(candidate, stub=stub)
+        if stub and not _is_ours(candidate)
+        else candidate
+        for candidate in _distinct(candidates)
+    ]
+
+
+def _is_ours(candidate: Candidate) -> bool:
+    """True for a built-in candidate and an adapter."""
+    ours = (OPTIMIZED, REFERENCE)
+    return candidate.target in ours or engine_of(candidate.target) is not None
 
 
 def _present(candidate: Candidate) -> Candidate:
@@ -122,10 +144,18 @@ def _resolve(name: str, device: str) -> Candidate:
         check_solution(path)
         return Candidate(escape_line(path.stem), str(path.resolve()), lane)
     if path.suffix == ".toml":
-        interface = read_adapter(path).interface
-        why = "declared by its table" if interface else ""
-        name, target = escape_line(path.stem), str(path.resolve())
-        return Candidate(name, target, lane, interface=interface, interface_reason=why)
+        table = read_adapter(path)
+        why = "declared by its table" if table.interface else ""
+        # A table is for machines with the engine too.
+        stub = table.stub if find_spec(STUB) is None else ""
+        return Candidate(
+            escape_line(path.stem),
+            str(path.resolve()),
+            lane,
+            interface=table.interface,
+            interface_reason=why,
+            stub=stub,
+        )
     if path.suffix == ".py" or os.path.isdir(path) or os.sep in name:  # noqa: PTH112
         source = _checked(path).resolve()
         source = source.parent if source.name == "__init__.py" else source
@@ -233,6 +263,16 @@ def load(candidate: Candidate) -> Any:
     Switches the checks of `optimized` on or off in this process. Raises whatever the import
     raises.
     """
+    if candidate.stub:
+        install_stub(candidate.interface)
+    try:
+        return _load(candidate)
+    except ImportError as error:
+        error.msg = import_advice(error) or error.msg
+        raise
+
+
+def _load(candidate: Candidate) -> Any:
     path = Path(candidate.target)
     if not path.is_absolute():
         module_name, _, attributes = candidate.target.partition(":")
@@ -246,7 +286,7 @@ def load(candidate: Candidate) -> Any:
     if path.suffix == ".toml":
         table = read_adapter(path)
         target = target_of(path, table)
-        return adapted(path, table, load(msgspec.structs.replace(candidate, target=target)))
+        return adapted(path, table, _load(msgspec.structs.replace(candidate, target=target)))
     folder, dotted = _in_package(path)
     sys.path.insert(0, str(folder))
     if "." in dotted and _is_importable(dotted.partition(".")[0], folder):
@@ -371,13 +411,17 @@ def offered_by(module: Any, operation: Operation, interface: str = "") -> Any:
         return None
     names = operation.call.names(operation.name)
     attributes = {name: getattr(module, name, None) for name in names}
-    own = {name: part for name, part in attributes.items() if callable(part)}
+    built_in = getattr(module, "__name__", "") in (REFERENCE, OPTIMIZED)
+    own = {
+        name: part
+        for name, part in attributes.items()
+        if callable(part) and (built_in or not is_of_stub(part))
+    }
     if interface:
         own = {name: part for name, part in own.items() if not is_engine_batch(part)}
         adapt = INTERFACES[interface].adapt
         own = {name: adapt(name, part) for name, part in own.items()}
     ours = {name: getattr(reference, name) for name in names}
-    built_in = getattr(module, "__name__", "") in (REFERENCE, OPTIMIZED)
     return operation.call.offered(own, ours, built_in=built_in)
 
 

@@ -34,6 +34,7 @@ def bench(options: BenchOptions, *, command: str = "attnproof bench") -> int:
         ops=options.ops,
         candidates=[*own, peer],
         definitions=options.definitions,
+        stub=options.stub,
         device=device,
         examples=_EXAMPLES,
         steps=0,

@@ -89,7 +89,7 @@ def _verify_options(options: CampaignOptions) -> VerifyOptions:
     """Return the options of the run that a campaign's tasks add up to."""
     names = (
         *("candidates", "device", "out", "contract", "fail_on", "interface", "timeout_s", "ops"),
-        *("jobs", "memory_gib", "examples", "seed", "deviations", "definitions"),
+        *("jobs", "memory_gib", "examples", "seed", "deviations", "definitions", "stub"),
     )
     return VerifyOptions(**{name: getattr(options, name) for name in names})
 
@@ -166,7 +166,7 @@ def _described(candidate: Candidate) -> str:
         text = b"".join(read_regular(file) for file in files)
         source = hashlib.blake2b(text, digest_size=6).hexdigest()
     kinds = "+".join(sorted(candidate.judged))
-    shown = (candidate.name, source, candidate.lane, candidate.interface, kinds)
+    shown = (candidate.name, source, candidate.lane, candidate.interface, candidate.stub, kinds)
     return " ".join(filter(None, (*shown, *candidate.deviations)))
 
 

@@ -41,7 +41,7 @@ def show_operations(options: ListOptions) -> None:
         say(page(entries).removesuffix("\n"))
         return
     if options.candidates:
-        candidates = with_interface(resolve(options.candidates, "auto"), "")
+        candidates = with_interface(resolve(options.candidates, "auto", options.stub), "")
         offers = {candidate.name: _offers(candidate) for candidate in candidates}
         for note in untried_notes(candidates):
             say(f"note: {note}")

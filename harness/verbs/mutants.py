@@ -200,6 +200,7 @@ def _hash(options: MutantsOptions, candidate: Candidate, file: str) -> str:
         options.ops,
         candidate.target,
         candidate.interface,
+        candidate.stub,
     )
     text = f"{used}{sorted(candidate.judged)}".encode() + read_regular(file)
     return hashlib.sha256(text).hexdigest()[:12]
@@ -220,7 +221,7 @@ def _candidate(options: MutantsOptions) -> Candidate:
     if len(names) > 1:
         raise UsageError("mutants are made of one candidate at a time: give one --candidate")
     (candidate,) = with_contract(
-        with_interface(resolve(names, options.device), options.interface), options
+        with_interface(resolve(names, options.device, options.stub), options.interface), options
     )[:1]
     if candidate.device != "cpu":
         raise UsageError("mutants are judged on CPU tensors: leave out --device")

@@ -46,6 +46,12 @@ class CandidateOptions:
             "flashinfer-bench (file.json), whose reference is executed; repeatable",
         ),
     ] = field(default_factory=list)
+    stub: Annotated[
+        str,
+        typer.Option(
+            help="vllm: candidates that import vLLM get a stub of it, where it is not installed"
+        ),
+    ] = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ def replay(options: ReplayOptions, *, command: str = "attnproof replay") -> int:
     except CaseError as error:
         raise UsageError(str(error)) from None
     names = options.candidates or _saved_candidate(saved, command)
-    candidates = with_deviations(resolve(names, options.device), options.deviations)
+    candidates = with_deviations(resolve(names, options.device, options.stub), options.deviations)
     broad = broad_entries(options.deviations, [ALL[saved.case.operation]])
     candidates = with_interface(with_contract(candidates, options), options.interface)
     warm_up(candidates)

@@ -60,6 +60,7 @@ def record_run(
             "reasons for interfaces": {
                 c.name: c.interface_reason for c in plan.candidates if c.interface
             },
+            "stub": options.stub,
             "interrupted": interrupted,
         },
         operations=results,
@@ -107,6 +108,7 @@ def _with_command(finding: Finding, candidates: list[Candidate], options: Verify
     for name in candidate.deviations if by_option else ():
         words += ["--deviations", shell_path(name)]
     words += ["--interface", options.interface] if options.interface else []
+    words += ["--stub", options.stub] if options.stub and candidate.stub else []
     return msgspec.structs.replace(finding, command=shell_command(words))
 
 

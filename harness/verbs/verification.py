@@ -200,7 +200,7 @@ def exit_code(run: Run) -> int:
 
 def pick_candidates(options: VerifyOptions) -> list[Candidate]:
     """Return the candidates with interface, deviations and contract. Raise UsageError."""
-    candidates = resolve(options.candidates, options.device)
+    candidates = resolve(options.candidates, options.device, options.stub)
     if not options.candidates and options.depth != "thorough":
         candidates = [candidate for candidate in candidates if candidate.checked]
     if options.device == "auto" and not options.candidates and gpu_name() is not None:
