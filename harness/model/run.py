@@ -210,7 +210,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     steps_before: int = 0
     """Steps of the sequence that first failed, before shrinking."""
     snippet: str = ""
-    """Program of a sequence that reproduces the failure."""
+    """Program that reproduces the failure: the steps of a sequence, or one call with the expected
+    values, which needs torch and the candidate's module alone."""
+    no_snippet: str = ""
+    """Why there is no program, "" if there is one."""
     tensors: list[str] = []
     """Name, dtype, shape, device and stride of each tensor among the arguments of a call."""
     failed_cases: int

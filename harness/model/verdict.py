@@ -171,6 +171,9 @@ class Explanation(msgspec.Struct, frozen=True):
     steps: list[tuple[str, str]] = []
     """Steps of a sequence: each in words and as source."""
     snippet: str = ""
-    """Program of a sequence that reproduces the failure."""
+    """Program that reproduces the failure: the steps of a sequence, or one call with the expected
+    values, which needs torch and the candidate's module alone."""
+    no_snippet: str = ""
+    """Why there is no program, "" if there is one."""
     tensors: list[str] = []
     """Name, dtype, shape, device and stride of each tensor among the arguments of a call."""

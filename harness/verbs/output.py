@@ -106,6 +106,9 @@ class Output:
                 diagnosis=finding.diagnosis,
             )
             write_case(cases / f"{finding.case_id}.json", saved)
+            if finding.snippet:
+                text = finding.snippet.encode(errors="backslashreplace")
+                (cases / f"{finding.case_id}.py").write_bytes(text)
         unwritten = write_results(sorted(self.scratch.glob("ledger-*.jsonl")), self.scratch)
         if unwritten:
             complain(unwritten)

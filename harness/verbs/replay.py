@@ -197,7 +197,7 @@ def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
         return VERIFIED
     if wrong and not steps:
         console.print(attempt("the picture of the outputs", lambda: draw_difference(wrong), Text))
-    if explanation.snippet:
+    if explanation.snippet and steps:
         console.print(f"\n{explanation.snippet}\n")
     for failure in failures:
         console.print_line(_sentence(failure))

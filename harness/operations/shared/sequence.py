@@ -187,7 +187,7 @@ def snippet(operation: Operation, script: Script, parts: Parts, target: str) -> 
     used = [name for name in operation.call.names(operation.name) if name in script.names]
     others = [name for name in used if name not in parts.own]
     lines = [
-        *_imports(target, [name for name in used if name in parts.own]),
+        *import_lines(target, [name for name in used if name in parts.own]),
         *([f"from attnproof.reference import {', '.join(others)}"] if others else []),
         "from attnproof.harness.operations import ALL",
         "",
@@ -214,7 +214,8 @@ def _in_try(line: Line) -> list[str]:
     ]
 
 
-def _imports(target: str, names: list[str]) -> list[str]:
+def import_lines(target: str, names: list[str]) -> list[str]:
+    """Return the lines that import the names from a candidate's module or file."""
     if not names:
         return []
     path = Path(target)

@@ -67,7 +67,7 @@ class Card(NamedTuple):
     example: str = ""
     """The `@example` line; "" for a sequence, as state machines take no examples."""
     snippet: str = ""
-    """Program that shows the mistake of a sequence, "" for a single call."""
+    """Program that shows the mistake."""
     log: str = ""
     left_out: tuple[str, ...] = ()
     """Names of the parts left out to keep the page small."""
@@ -166,7 +166,7 @@ def _card(label: str, finding: Finding, room: _Budget) -> Card:
         params=_params(finding),
         tensors=room.keep("\n".join(finding.tensors), "tensors"),
         literal=literal,
-        literal_open=literal.count("\n") < _SHORT_LITERAL and not finding.snippet,
+        literal_open=literal.count("\n") < _SHORT_LITERAL and not finding.steps,
         example=room.keep(example, "@example") if literal and alone else "",
         snippet=room.keep(finding.snippet, "program"),
         log=room.keep(middle_out(finding.log, _LOG), "log"),

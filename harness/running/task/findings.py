@@ -201,6 +201,7 @@ def _finding(
         steps=explanation.steps,
         steps_before=first.case.num_steps,
         snippet=explanation.snippet,
+        no_snippet=explanation.no_snippet,
         tensors=explanation.tensors,
         failed_cases=cases,
         evidence={

@@ -29,6 +29,8 @@ from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.exchange.observed import ForgedReportError, ObservedTrial
 from attnproof.harness.running.exchange.reports import Observed
 from attnproof.harness.running.interface_choice import CaseFitter
+from attnproof.harness.running.programs.source import NoProgramError
+from attnproof.harness.running.programs.standalone import standalone_program
 from attnproof.harness.running.task.case_process import KINDS, CaseProcess
 from attnproof.harness.running.task.explanation import explain, tensors_of
 from attnproof.harness.running.task.process_failures import BREAKS, FORKS, PRINTS
@@ -160,7 +162,20 @@ class Worker(CaseProcess):
         tensors = attempt(
             "the tensors", lambda: tensors_of(self._trial(case).prepare(0)), lambda _fault: []
         )
-        return msgspec.structs.replace(explanation, tensors=tensors)
+        return self._with_program(msgspec.structs.replace(explanation, tensors=tensors), case)
+
+    def _with_program(self, explanation: Explanation, case: Case) -> Explanation:
+        """Return the explanation with a program of the call, or why there is none."""
+        wrong = [output["field"] for output in explanation.outputs if not output["equal"]]
+        program, reason = "", "one call alone gives the expected values"
+        if wrong or explanation.log or not explanation.outputs:
+            try:
+                program, reason = standalone_program(self._trial(case), self.candidate, wrong), ""
+            except NoProgramError as error:
+                reason = str(error)
+            except Exception as error:  # the finding stands without it
+                reason = f"{type(error).__name__}: {error}"
+        return msgspec.structs.replace(explanation, snippet=program, no_snippet=reason)
 
     def _outputs_explained(self, case: Case) -> Explanation:
         script = self._operations[case.operation].call.script(case)

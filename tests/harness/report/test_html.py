@@ -170,6 +170,15 @@ def test_a_mistake_shared_with_the_reference_is_reported():
     assert "The reference has the same mistake: equality passes" in text
 
 
+def test_a_program_of_one_call_is_on_its_card_or_the_reason_why_there_is_none():
+    findings = [make_finding(1, snippet="import torch"), make_finding(2, no_snippet="a reason")]
+    run = make_run("FAIL", [make_result("build_slot_mapping", "FAIL")], findings=findings)
+    page = Page(render_html(run, ORACLES))
+    assert "import torch" in page.data["code"]
+    assert f"cases/{findings[0].case_id}.py" in page.data["code"]
+    assert "No program without attnproof: a reason." in page.text
+
+
 def test_only_oracles_without_a_reference_report_its_mistakes(failing):
     assert "The reference has the same mistake" not in Page(render_html(failing, ORACLES)).text
 

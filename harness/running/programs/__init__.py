@@ -1,0 +1,1 @@
+"""Programs that reproduce a finding without attnproof."""
