@@ -72,6 +72,11 @@ def ten_findings():
 
 
 @pytest.fixture
+def one_operation():
+    return make_run("PASS", [make_result("build_slot_mapping")])
+
+
+@pytest.fixture
 def mapped():
     """A run with engine steps, one of which no test resembles."""
 
@@ -169,6 +174,12 @@ def test_axe_finds_no_violation(open_page, name, size, scheme):
     page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
     page.evaluate(AXE.read_text(encoding="utf-8"))
     assert page.evaluate(VIOLATIONS) == []
+
+
+def test_the_pass_of_one_operation_is_one_screen(open_page):
+    page = open_page("one_operation")
+    box = page.locator("#performance").bounding_box()
+    assert box["y"] + box["height"] <= 800
 
 
 def test_cards_after_the_third_are_folded(open_page):
