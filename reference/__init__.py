@@ -2,6 +2,7 @@
 
 import sys
 
+from .batch_builder import *
 from .batch_regions import *
 from .batch_split import *
 from .block_tables import *

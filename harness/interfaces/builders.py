@@ -51,6 +51,21 @@ def v1_builder(cls: type[Any], conversion: Conversion) -> type[Any]:
     return AttentionMetadataBuilder
 
 
+def own_builder(cls: type[Any], conversion: Conversion) -> type[Any]:
+    """Return a candidate's builder that takes our batches; its metadata is its own."""
+
+    def converted(method: str) -> Any:
+        def build(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return _converted(conversion, getattr(super(builder, self), method), args, kwargs)
+
+        return build
+
+    methods = [name for name in ("build", "build_for_cudagraph_capture") if hasattr(cls, name)]
+    builder = type(cls.__name__, (cls,), {name: converted(name) for name in methods})
+    builder.__module__ = cls.__module__
+    return builder
+
+
 def _with_batches(convert: Callable[[Any], Any], function: Callable[..., Any]) -> Any:
     """Return the function with its arguments converted."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from attnproof import reference
 from attnproof.harness.interfaces import builders, naming, vllm_batch
 from attnproof.harness.interfaces.conversion import Conversion
 from attnproof.harness.model.call import Thunk
@@ -224,6 +225,8 @@ def adapt_v32(name: str, function: Any) -> Any:
 def _adapt(name: str, function: Any, conversion: Conversion) -> Any:
     if name in _CLASSES:
         return _CLASSES[name](function, conversion)
+    if getattr(reference, name, None) is reference.BatchMetadataBuilder:
+        return builders.own_builder(function, conversion)
     if inspect.isclass(function) or not callable(function):
         return function
     if name == "make_local_attention_virtual_batches":

@@ -21,6 +21,7 @@ from attnproof.harness.escaping import escape_line
 from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.operations import ALL
+from attnproof.harness.operations.builders.usual_fields import FIELDS
 from attnproof.harness.running.engine_stub import STUB
 from attnproof.harness.running.errors import UsageError
 
@@ -48,6 +49,9 @@ class Adapter(msgspec.Struct, forbid_unknown_fields=True):
     functions: dict[str, str] = {}
     classes: dict[str, dict[str, str]] = {}
     """Expressions by method or attribute: `new` instantiates, and `it` is the object."""
+    builders: dict[str, dict[str, str]] = {}
+    """Expressions by usual field of metadata, for each builder of the module: `new` instantiates
+    it, and `it` is the metadata that it builds."""
     interface: str = ""
     stub: str = ""
     """Engine whose stub the module imports where the engine is not installed."""
@@ -73,6 +77,7 @@ def read_adapter(path: Path) -> Adapter:
         if is_class != (name in adapter.classes):
             table = f"[classes.{name}]" if is_class else "[functions]"
             raise UsageError(f"{place}: it belongs into the table {table}")
+    _check_builders(path, adapter)
     for name, text in adapter.functions.items():
         _check_expression(_place(path, name), text)
     for name, members in adapter.classes.items():
@@ -87,6 +92,17 @@ def read_adapter(path: Path) -> Adapter:
                 raise UsageError(f"{place}: {name} has no method of this name{hint}")
             _check_expression(place, text)
     return adapter
+
+
+def _check_builders(path: Path, adapter: Adapter) -> None:
+    """Raise UsageError for a field that metadata does not have, and for what is no expression."""
+    for name, members in adapter.builders.items():
+        for member, text in members.items():
+            place = _place(path, name, member)
+            if member not in (NEW, *FIELDS):
+                near = _near(member, (NEW, *FIELDS)) or f": they are {', '.join(FIELDS)}"
+                raise UsageError(f"{place}: metadata has no usual field of this name{near}")
+            _check_expression(place, text)
 
 
 def target_of(path: Path, adapter: Adapter) -> str:
@@ -105,6 +121,8 @@ def adapted(path: Path, adapter: Adapter, module: Any) -> ModuleType:
         setattr(offers, name, _function(_place(path, name), inspect.signature(ours), text, module))
     for name, members in adapter.classes.items():
         setattr(offers, name, _class(path, name, members, module))
+    for name, members in adapter.builders.items():
+        setattr(offers, name, _builder(path, name, members, module))
     return offers
 
 
@@ -112,6 +130,7 @@ def _class(path: Path, name: str, members: dict[str, str], module: Any) -> type[
     """Return a class whose members are the table's, and else those of the candidate's object."""
     ours, methods = getattr(reference, name), _methods(name)
     body: dict[str, Any] = {"__getattr__": lambda self, name: getattr(vars(self)[_OBJECT], name)}
+    body["__module__"] = module.__name__  # whose names choose the interface
     body |= {method: _same(method) for method in methods}
     for member, text in members.items():
         place = _place(path, name, member)
@@ -124,6 +143,40 @@ def _class(path: Path, name: str, members: dict[str, str], module: Any) -> type[
         else:
             body[member] = property(_method(place, inspect.Signature(), text, module))
     return type(name, (), body)
+
+
+def _builder(path: Path, name: str, members: dict[str, str], module: Any) -> type[Any]:
+    """Return a builder of the module, whose metadata has the fields of the table too."""
+    if not hasattr(module, name) and NEW not in members:
+        hint = _near(name, vars(module))
+        raise AdapterError(f"{_place(path, name)}: {module.__name__} has no such class{hint}")
+    arguments = ", ".join([*inspect.signature(getattr(reference, name)).parameters])
+    new = {NEW: members.get(NEW, f"{name}({arguments})")}
+    builder = _class(path, name, new, module)
+    readers = {
+        field: _method(_place(path, name, field), inspect.Signature(), text, module)
+        for field, text in members.items()
+        if field != NEW
+    }
+
+    def with_fields(method: str) -> Any:
+        build = getattr(builder, method)
+        return lambda self, *args, **kwargs: _Metadata(build(self, *args, **kwargs), readers)
+
+    for method in ("build", "build_for_cudagraph_capture"):
+        setattr(builder, method, with_fields(method))
+    return builder
+
+
+class _Metadata:
+    """Metadata of a candidate with further fields, which expressions compute."""
+
+    def __init__(self, metadata: Any, readers: dict[str, Any]) -> None:
+        vars(self)[_OBJECT] = metadata
+        vars(self).update({name: read(self) for name, read in readers.items()})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)[_OBJECT], name)
 
 
 def _initializer(place: str, signature: inspect.Signature, text: str, module: Any) -> Any:
@@ -234,7 +287,8 @@ def _near(name: str, known: Iterable[str], least: float = 0.6) -> str:
 def _place(path: Path, name: str, member: str = "") -> str:
     """Return file, line and name of an entry, such as "acme.toml:4: BlockTables.new"."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    first = next((n for n, line in enumerate(lines) if line.strip() == f"[classes.{name}]"), 0)
+    tables = {f"[{table}.{name}]" for table in ("classes", "builders")}
+    first = next((n for n, line in enumerate(lines) if line.strip() in tables), 0)
     entry = re.compile(rf"\s*[\"']?{re.escape(member or name)}[\"']?\s*=")
     number = next((n for n, line in enumerate(lines) if n >= first and entry.match(line)), first)
     return f"{path.name}:{number + 1}: {f'{name}.{member}' if member else name}"

@@ -44,6 +44,7 @@ from attnproof.harness.running.engines import (
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.extras import absence
 from attnproof.harness.running.json_solutions import check_solution, load_solution
+from attnproof.harness.running.own_builders import use_builders
 
 GROUP = "attnproof.candidates"
 """Group of entry points that name candidates.
@@ -84,6 +85,7 @@ def resolve(names: list[str], device: str, stub: str = "") -> list[Candidate]:
     `device` is "auto", "interpreter" or a device of torch, such as "cpu" or "cuda:1". With
     "auto" a built-in candidate keeps its own lane, and any other candidate runs on the CPU.
     `stub` is the engine whose stub the user's candidates import, "" for none or a table's.
+    Registers the operations of their builders.
     """
     if stub:
         check_stub(stub)
@@ -95,12 +97,14 @@ def resolve(names: list[str], device: str, stub: str = "") -> list[Candidate]:
         lanes = {"auto": ("cpu", "interpreter")}.get(device, (device,))
         return [_present(candidate) for candidate in BUILT_IN if candidate.lane in lanes]
     candidates = {name: _present(_resolve(name, device)) for name in names}
-    return [
+    stubbed = [
         msgspec.structs.replace(candidate, stub=stub)
         if stub and not _is_ours(candidate)
         else candidate
         for candidate in _distinct(candidates)
     ]
+    use_builders(stubbed)
+    return stubbed
 
 
 def _is_ours(candidate: Candidate) -> bool:

@@ -14,19 +14,19 @@ def names_of(module: str) -> frozenset[str]:
 
     A name behind a condition counts; a module of an engine chooses by what is installed.
     """
-    return frozenset(_bound(_body(_source(module))))
+    return frozenset(_bound(_body(source_of(module))))
 
 
 def own_names_of(module: str) -> frozenset[str]:
     """Return the names that a module itself defines at its top, none if it has no source."""
-    body = _body(_source(module))
+    body = _body(source_of(module))
     imports = (ast.Import, ast.ImportFrom)
     return frozenset(_bound(statement for statement in body if not isinstance(statement, imports)))
 
 
 def members_of(module: str, name: str) -> frozenset[str]:
     """Return the fields and methods that the body of a module's class defines, none without it."""
-    for statement in _body(_source(module)):
+    for statement in _body(source_of(module)):
         if isinstance(statement, ast.ClassDef) and statement.name == name:
             return frozenset(_bound(statement.body))
     return frozenset()
@@ -40,7 +40,7 @@ def _body(path: Path | None) -> tuple[ast.stmt, ...]:
         return ()
 
 
-def _source(module: str) -> Path | None:
+def source_of(module: str) -> Path | None:
     """Return the file of a module: its own, or that of a package."""
     package, *names = module.split(".")
     try:

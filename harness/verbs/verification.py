@@ -113,8 +113,8 @@ def run_verification(
     base = read_run(options.base) if options.base else None
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     use_operations(options.definitions)
-    operations = pick_operations(options.ops)
     candidates = pick_candidates(options)
+    operations = pick_operations(options.ops)
     strength, unread = read_strength(options.strength)
     broad = broad_entries(options.deviations, operations)
     settings = _settings(options, seed, minimise_known=minimise_known)

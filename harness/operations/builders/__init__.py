@@ -1,0 +1,1 @@
+"""The operation of a candidate's own metadata builder."""

@@ -1,0 +1,308 @@
+"""The operation of a candidate's own metadata builder (SPEC.md section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.batches.strategies import batches, make_batch
+from attnproof.harness.cases.batches.tensors import batch_arrays, lay_out
+from attnproof.harness.cases.engines.builder_config import engine_config, kv_cache_spec
+from attnproof.harness.cases.variation.neighbours import neighbours_of
+from attnproof.harness.cases.variation.rows import rows_of, with_rows
+from attnproof.harness.model.call import Call, Free, Outputs
+from attnproof.harness.model.call_kinds import ClassCall, Clocked, bound
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Contract, Inputs, Operation
+from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.builders.usual_fields import (
+    BOUNDS,
+    FIELDS,
+    NUMBERS,
+    SPLIT,
+    held_fields,
+    possible_splits,
+    read_tensors,
+)
+from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
+from attnproof.harness.operations.shared.params import Params
+from attnproof.reference import BatchMetadataBuilder
+
+_AGAIN, _REPLAYED = "second build.", "replayed graph."
+"""Prefixes of fields of a second build, and of metadata that a graph was captured with."""
+_FREE = "counts"
+"""Output with the numbers for which there are several right values."""
+_UNIFORM_SINGLE, _UNIFORM = 1, 2
+"""Values of `AttentionCGSupport` for graphs of decodes, and of queries of one length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BuilderFacts(BatchFacts):
+    device: torch.device
+    others: list[Any]
+    """Metadata of other steps, of as many rows and tokens."""
+
+
+def builder_operation(name: str) -> Operation:
+    """Return the operation of the builder class `name` of a candidate."""
+
+    def case_of(batch: Batch) -> Case:
+        return _ordered(Case(name, batch))
+
+    @st.composite
+    def cases(draw: st.DrawFn) -> Case:
+        return case_of(draw(batches(max_requests=8)))
+
+    return Operation(
+        name=name,
+        section="7",
+        summary="builds the metadata of its layers from that of the batch",
+        inputs=Inputs(
+            params=Params,
+            cases=cases,
+            boundaries=lambda: ((title, case_of(batch)) for title, batch in _boundaries()),
+            from_batch=lambda batch: iter([case_of(batch)]),
+            unreal=_unreal,
+        ),
+        call=ClassCall(
+            prepare=_prepare,
+            outputs=lambda _call, result: result,
+            use=_use,
+            methods=("build",),
+            clocked=Clocked(_clocked, _clocked_outputs),
+        ),
+        contract=Contract(invariants=_invariants, diagnose=_diagnose),
+    )
+
+
+def _ordered(case: Case) -> Case:
+    """Return the case with its rows by rising query length: the decodes of any threshold first."""
+    rows = rows_of(batch_of(case))
+    order = sorted(range(len(rows)), key=lambda row: rows[row][0])
+    ordered = (
+        None if order == [*range(len(rows))] else with_rows(case, [rows[i] for i in order], order)
+    )
+    return ordered or case
+
+
+def _unreal(case: Case) -> str:
+    queries = batch_of(case).query_lens
+    # An engine orders the rows for builders with a threshold only: the others take any order.
+    return "" if list(queries) == sorted(queries) else "an engine puts the decodes of a batch first"
+
+
+def _boundaries() -> Iterator[tuple[str, Batch]]:
+    yield "decodes, then prefills", make_batch([1, 1, 2, 4], [6, 3, 5, 0], 4, order="shuffled")
+    yield "only decodes", make_batch([1] * 5, [6, 3, 9, 0, 1], 4, order="descending")
+    yield "only prefills", make_batch([2, 4], [0, 5], 4)
+    yield "one decode", make_batch([1], [4], 4)
+    yield "drafts of two tokens", make_batch([3, 3, 3], [4, 9, 17], 4)
+    yield (
+        "decodes in a larger graph",
+        make_batch([1, 1], [6, 3], 4, padded_requests=2, padded_tokens=2),
+    )
+    yield "padded tokens", make_batch([1, 5], [6, 3], 4, padded_tokens=2, spare_slots=3)
+    yield "spare columns", make_batch([1, 3], [6, 3], 4, spare_columns=3)
+    yield "loose maxima", make_batch([1, 3], [6, 3], 4, query_slack=3, seq_slack=7)
+    yield "not causal", make_batch([2, 3], [6, 3], 4, causal=False)
+    yield (
+        "fields of a later engine",
+        make_batch([1, 1, 3], [6, 3, 2], 4, later=True, prompt_lens=(6, 2, 9), bound_slack=2),
+    )
+    yield "highest block ids", make_batch([1, 9], [3, 3], 4, first=2**31 - 8)
+    yield "no requests", make_batch([], [], 4)
+    yield "idle rows", make_batch([0, 1, 3], [4, 6, 5], 4)
+    yield "strided int64", make_batch([1, 3], [6, 3], 4, strided=True, dtype="int64")
+    many = [1] * 120 + [30] * 4
+    yield "many requests", make_batch(many, [(7 * row) % 90 for row in range(124)], 16)
+    yield "long sequences", make_batch([1, 1, 5], [8191, 131066, 4096], 16)
+
+
+def _prepare(case: Case, pattern: int, device: str) -> Call:
+    batch = batch_of(case)
+    metadata, arena = lay_out(batch, pattern, device)
+    grown = with_rows(case, [(q, c + 1) for q, c in rows_of(batch)])
+    neighbours = neighbours_of(batch) + ([batch_of(grown)] if grown else [])
+    others = [lay_out(other, pattern, device)[0] for other in neighbours]
+    arrays = batch_arrays(batch, pattern)
+    rows, tokens = max(256, arrays.num_reqs), max(8192, arrays.num_actual_tokens)
+    return Call(
+        {
+            "kv_cache_spec": kv_cache_spec(batch.block_size),
+            "layer_names": ["model.layers.0.self_attn.attn"],
+            "vllm_config": engine_config(batch.block_size, rows, tokens),
+            "device": torch.device(device),
+            "common_attn_metadata": metadata,
+        },
+        arena=arena,
+        facts=_BuilderFacts(
+            batch=batch, metadata=metadata, device=torch.device(device), others=others
+        ),
+    )
+
+
+def _use(offered: Any, call: Call) -> Outputs:
+    """Build the batch twice, after other batches, and replay a captured graph on it.
+
+    Fields that the metadata does not hold have the batch's own values.
+    """
+    *arguments, metadata = call.args.values()
+    builder = offered(*arguments)
+    facts = call.facts
+    built = []
+    for _ in range(2):
+        for other in facts.others:  # what they leave must not be used again
+            builder.build(0, other)
+        built.append(_outputs(builder.build(0, metadata), builder, call))
+    first, again = built
+    replayed = _replayed(builder, call)
+    ours = _outputs(metadata, None, call)
+    outputs = ours | first
+    for prefix, values in ((_AGAIN, again), (_REPLAYED, replayed)):
+        for name, value in ours.items():
+            if name == _FREE:
+                continue
+            # What is wrong at once is a finding there, and not a second one here.
+            sound = _same(first.get(name, value), value)
+            outputs[f"{prefix}{name}"] = values[name] if sound and name in values else _copy(value)
+    return outputs
+
+
+def _outputs(metadata: Any, builder: Any, call: Call) -> Outputs:
+    """Return what metadata holds; without a builder the metadata is the batch itself."""
+    held = held_fields(metadata)
+    if not held:
+        raise ValueError(
+            f"{type(metadata).__name__} holds none of the usual fields ({', '.join(FIELDS)}): "
+            f"name those that it has in a table [builders.NAME]"
+        )
+    threshold = getattr(builder, "reorder_batch_threshold", None)
+    counts = {name: held[name] for name in (*BOUNDS, *SPLIT) if name in held and builder}
+    free = Free(**counts, threshold=threshold)
+    outputs = read_tensors(held, call.facts) | {n: held[n] for n in NUMBERS if n in held}
+    return outputs | {_FREE: free}
+
+
+def _same(value: Any, expected: Any) -> bool:
+    if isinstance(value, torch.Tensor) and isinstance(expected, torch.Tensor):
+        return value.shape == expected.shape and torch.equal(value, expected)
+    return type(value) is type(expected) and bool(value == expected)
+
+
+def _replayed(builder: Any, call: Call) -> Outputs:
+    """Return the tensors that a graph reads, captured on a dummy batch, in the batch's step.
+
+    An engine copies each batch into the same buffers, and builds before it replays a graph.
+    """
+    metadata = call["common_attn_metadata"]
+    capture = getattr(builder, "build_for_cudagraph_capture", None)
+    if capture is None or not _has_graphs(builder, call):
+        return {}
+    buffers = _dummy(metadata)
+    held = held_fields(capture(buffers))
+    for name, buffer in _memory(buffers).items():
+        value = getattr(metadata, name)
+        buffer[...] = value
+    for name in ("max_query_len", "max_seq_len"):
+        setattr(buffers, name, getattr(metadata, name))
+    builder.build(0, buffers)
+    return read_tensors(held, call.facts)
+
+
+def _has_graphs(builder: Any, call: Call) -> bool:
+    """True if the builder says that graphs of such batches can be captured."""
+    asked = getattr(builder, "get_cudagraph_support", None)
+    support: Any = 0
+    if asked is not None:
+        support = asked(call["vllm_config"], call["kv_cache_spec"])
+    else:
+        for name in ("cudagraph_support", "_cudagraph_support"):
+            support = getattr(builder, name, support)
+    level = getattr(support, "value", support)
+    queries = set(call.facts.batch.query_lens)
+    if not level or not queries or 0 in queries:
+        return False
+    if level == _UNIFORM_SINGLE:
+        return queries == {1}
+    return level != _UNIFORM or len(queries) == 1
+
+
+def _dummy(metadata: Any) -> Any:
+    """Return a batch of the same queries, without contexts and blocks, in memory of its own."""
+    buffers = replace(metadata, **{name: _copy(v) for name, v in _memory(metadata).items()})
+    for name in ("block_table_tensor", "num_computed_tokens_cpu"):
+        getattr(buffers, name).zero_()
+    buffers.slot_mapping.fill_(-1)
+    queries = buffers.query_start_loc.diff()
+    buffers.seq_lens.copy_(queries)
+    buffers.seq_lens_cpu.copy_(queries)
+    return buffers
+
+
+def _memory(metadata: Any) -> dict[str, Any]:
+    values = {f.name: getattr(metadata, f.name) for f in fields(metadata)}
+    return {name: value for name, value in values.items() if hasattr(value, "shape") and value.ndim}
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return value.copy() if hasattr(value, "copy") else value
+
+
+def _clocked(offered: Any, call: Call) -> Any:
+    """Return `build` of a long-lived builder."""
+    *arguments, metadata = call.args.values()
+    return bound(offered(*arguments).build, 0, metadata)
+
+
+def _clocked_outputs(call: Call, built: Any) -> Outputs:
+    builder = BatchMetadataBuilder(*list(call.args.values())[:-1])
+    ours = _outputs(call["common_attn_metadata"], None, call)
+    return ours | _outputs(built, builder, call)
+
+
+def _invariants(call: Call, outputs: Outputs) -> Iterable[Violation]:
+    """Check the maxima, and the counts of decodes and prefills."""
+    counts = outputs[_FREE].values
+    metadata = call["common_attn_metadata"]
+    arrays = batch_arrays(call.facts.batch)
+    longest = {
+        "max_query_len": int(arrays.query_start_loc[1:].max(initial=0))
+        and int((arrays.query_start_loc[1:] - arrays.query_start_loc[:-1]).max(initial=0)),
+        "max_seq_len": int(arrays.seq_lens.max(initial=0)),
+    }
+    for name, least in longest.items():
+        value = counts.get(name, least)
+        if not least <= value <= max(least, getattr(metadata, name)):
+            yield Violation(name, f"is {value}, and the longest has {least}")
+    split = {name: counts[name] for name in SPLIT if name in counts}
+    if not split or counts["threshold"] is None:
+        return
+    possible = [
+        dict(zip(SPLIT, each, strict=True))
+        for each in sorted(possible_splits(metadata, counts["threshold"]), reverse=True)
+    ]
+    if any(all(each[name] == value for name, value in split.items()) for each in possible):
+        return
+    for name, value in split.items():
+        values = sorted({each[name] for each in possible})
+        if value not in values:
+            expected = " or ".join(map(str, values))
+            text = f"is {value}, expected {expected} with a threshold of {counts['threshold']}"
+            yield Violation(name, text)
+            return
+    yield Violation("num_decodes", f"and the other counts are {split}, of no split of the batch")
+
+
+def _diagnose(_call: Call, place: Place, _expected: Any, _got: Any) -> str:
+    if place.field.startswith(_REPLAYED):
+        return "a replayed graph reads what an earlier step left: the tensor is not persistent"
+    if place.field.startswith(_AGAIN):
+        return "another value when the batch is built again after others"
+    return ""
