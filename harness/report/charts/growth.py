@@ -1,4 +1,7 @@
-"""Time against the number of requests: a panel per kind of batch, a line per candidate."""
+"""Time against the number of requests: a panel per kind of batch, a line per candidate.
+
+Workloads of one number of requests are bars: their marks would be one vertical line.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Sequence
 
 from attnproof.harness.model.timing import Clock
 from attnproof.harness.report.charts.figure import (
+    SERIES,
     Axis,
     Chart,
     Point,
@@ -18,7 +22,7 @@ from attnproof.harness.report.charts.figure import (
     marks,
     upright,
 )
-from attnproof.harness.report.pictures.svg import Markup, picture, tag, text
+from attnproof.harness.report.pictures.svg import CHARACTER, Markup, picture, tag, text
 from attnproof.harness.report.shared.quantities import time_text, time_tick
 from attnproof.harness.report.shared.timings import TimingRow
 from attnproof.harness.report.shared.wording import listed
@@ -33,20 +37,25 @@ _PANELS = (
 )
 _JOINED = ("decode", "mixed", "prefill")
 """Panels whose marks are joined by a line."""
+_BAR, _BARS = 11, 300.0
+"""Height of a bar, and width of the longest, in pixels."""
 _SHORT = 8
 """Height in pixels up to which an interval is hidden by its mark and not drawn."""
 READING = (
     "Both axes are logarithmic: a level line means that the time does not depend on the number of "
     "requests; a line as steep as the grid's diagonal takes twice as long for twice as many. "
     "Vertical strokes are 95 % intervals, mostly hidden by the marks. Steps of engines and "
-    "shapes of models are not joined: they differ in more than their size."
+    "shapes of models are not joined: they differ in more than their size. Where all workloads "
+    "have one number of requests, a bar is the median of one of them, from 0."
 )
 
 
 def growth(rows: Sequence[TimingRow], candidates: Sequence[str], clock: Clock, key: str) -> Chart:
     """Return the medians of one operation by one clock; `candidates` is the order of the lines."""
     shown = [row for row in rows if row.clock == clock]
-    title = f"{clock.capitalize()} time against the number of requests"
+    alike = len({_requests(row) for row in shown}) == 1
+    against = "of each workload" if alike else "against the number of requests"
+    title = f"{clock.capitalize()} time {against}"
     table = Table(
         title,
         ("Candidate", "Workload", "Requests", "Median"),
@@ -56,7 +65,8 @@ def growth(rows: Sequence[TimingRow], candidates: Sequence[str], clock: Clock, k
         ),
     )
     words = listed([_growth_words(shown, name) for name in candidates])
-    return Chart(key, title, "", _draw(shown, candidates, title, words, key), READING, table)
+    draw = _draw_bars if alike else _draw
+    return Chart(key, title, "", draw(shown, candidates, title, words, key), READING, table)
 
 
 def _requests(row: TimingRow) -> int:
@@ -72,6 +82,30 @@ def _growth_words(rows: Sequence[TimingRow], candidate: str) -> str:
         f"{candidate}: {time_text(first.interval.median_ns)} at {_requests(first):,} requests, "
         f"{time_text(last.interval.median_ns)} at {_requests(last):,}"
     )
+
+
+def _draw_bars(
+    rows: Sequence[TimingRow], candidates: Sequence[str], title: str, words: str, key: str
+) -> Markup:
+    """Draw a bar from 0 to each median, those of a workload below each other."""
+    workloads = list(dict.fromkeys(row.workload for row in rows))
+    left = max(map(len, workloads)) * CHARACTER + 12
+    longest = max(row.interval.median_ns for row in rows)
+    across = Axis(0, longest * 1.05, left, left + _BARS, log=False)
+    height = _BAR * len(candidates) + 8
+    bottom = _TOP + height * len(workloads)
+    body = [legend(list(candidates), 0, 12), upright(across, _TOP, bottom, time_tick)]
+    for place, workload in enumerate(workloads):
+        y = _TOP + height * place + 4
+        body.append(text(0, y + height / 2, workload))
+        for row in rows:
+            if row.workload == workload:
+                series = candidates.index(row.candidate)
+                x, middle = across.at(row.interval.median_ns), y + _BAR * (series + 0.5)
+                path = f"M{left:.1f} {middle:.1f}H{x:.1f}"
+                body.append(tag("path", d=path, class_=f"k{series % SERIES} bar"))
+    width = max(left + _BARS + 12, legend_width(list(candidates)))
+    return picture(width, bottom + 24, title, words, "".join(body), key, hatched=False)
 
 
 def _draw(

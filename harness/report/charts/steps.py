@@ -50,12 +50,13 @@ _GROWTH_READING = (
 
 
 def step_charts(bench: Bench, prefix: str) -> list[Chart]:
-    """Return two charts per trace: the distribution and the growth."""
+    """Return two charts per trace: the distribution and the growth, if the requests vary."""
     charts = []
     for number, trace in enumerate(dict.fromkeys(steps.trace for steps in bench.steps), 1):
         mine = [steps for steps in bench.steps if steps.trace == trace]
         charts.append(_spread(trace, mine, f"{prefix}{number}-spread"))
-        charts.append(_growth(trace, mine, f"{prefix}{number}-growth"))
+        if len({step.requests for steps in mine for step in steps.steps}) > 1:
+            charts.append(_growth(trace, mine, f"{prefix}{number}-growth"))
     return charts
 
 

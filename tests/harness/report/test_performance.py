@@ -220,6 +220,25 @@ def test_steps_have_distribution_growth_and_operations(timed):
     assert growth.table.head[1:3] == ("1 request", "2 to 8 requests")
 
 
+def test_workloads_of_one_number_of_requests_are_bars(timed):
+    replaced = msgspec.structs.replace
+    timings = [
+        replaced(timing, workload=replaced(timing.workload, requests=8))
+        for timing in timed.bench.timings
+    ]
+    steps = [
+        replaced(trace, steps=[replaced(step, requests=8) for step in trace.steps])
+        for trace in timed.bench.steps
+    ]
+    view = build_performance(with_bench(timed, timings=timings, steps=steps))
+    chart = view.parts.shown[0].charts[0]
+    bars = re.findall(r'd="M(\d+\.\d) \d+\.\dH(\d+\.\d)" class="k\d bar"', chart.svg)
+    assert len(bars) == len(chart.table.rows)
+    assert {left for left, _ in bars} == {bars[0][0]}  # all begin at 0
+    assert "of each workload" in chart.title
+    assert [chart.title.partition(":")[0] for chart in view.steps] == ["Time of a step"]
+
+
 def test_untimed_operations_are_listed_with_reasons(timed):
     text = shown(timed)
     assert "Not timed, with reasons" in text
