@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from functools import partial
 from inspect import Parameter, Signature
@@ -97,6 +99,16 @@ def _takes(
     return decorate
 
 
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Import without collections, each of which goes through all objects of torch."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def _is_given(context: typer.Context, name: str, value: Any) -> bool:
     """True if the option is on the command line, and not its default."""
     source = context.get_parameter_source(name)
@@ -117,7 +129,8 @@ def verify(options: VerifyOptions) -> int:
 
     Exit codes: 0 verified, 1 mismatch, 2 usage, 3 incomplete, 5 infrastructure.
     """
-    from attnproof.harness.verbs.verify import verify as run
+    with _without_collections():
+        from attnproof.harness.verbs.verify import verify as run
 
     return run(options, command=_command_line())
 
@@ -130,7 +143,8 @@ def bench(options: BenchOptions) -> int:
     Exit codes: 0 verified and timed, 1 mismatch, 2 usage, 3 incomplete (also if the baseline
     cannot be compared), 4 slower than the baseline allows, 5 infrastructure.
     """
-    from attnproof.harness.verbs.bench import bench as run
+    with _without_collections():
+        from attnproof.harness.verbs.bench import bench as run
 
     return run(options, command=_command_line())
 
@@ -143,7 +157,8 @@ def replay(options: ReplayOptions) -> int:
     Exit codes: 0 the case passes, or fails by known deviations only; 1 it fails; 2 usage;
     3 the operation is not offered, or the device is missing; 5 infrastructure.
     """
-    from attnproof.harness.verbs.replay import replay as run
+    with _without_collections():
+        from attnproof.harness.verbs.replay import replay as run
 
     return run(options, command=_command_line())
 
@@ -224,7 +239,8 @@ def list_(options: ListOptions) -> int:
 
         print_index(read_index(), wide=options.wide)
         return 0
-    from attnproof.harness.verbs.listing import show_operations
+    with _without_collections():
+        from attnproof.harness.verbs.listing import show_operations
 
     show_operations(options)
     return 0
@@ -245,7 +261,8 @@ def mutants(options: MutantsOptions) -> int:
 
     Exit codes: 0 judged, 1 the score is below --fail-under, 2 usage, 3 interrupted.
     """
-    from attnproof.harness.verbs.mutants import examine_mutants
+    with _without_collections():
+        from attnproof.harness.verbs.mutants import examine_mutants
 
     return examine_mutants(options)
 
@@ -257,7 +274,8 @@ def campaign(options: CampaignOptions) -> int:
 
     Exit codes: those of `verify`; 5 also if no cluster answers.
     """
-    from attnproof.harness.verbs.campaign import campaign as run
+    with _without_collections():
+        from attnproof.harness.verbs.campaign import campaign as run
 
     return run(options, command=_command_line())
 
@@ -269,7 +287,8 @@ def strength(options: StrengthOptions) -> int:
 
     Exit codes: 0 all found without a false alarm, 1 a miss or a false alarm, 2 usage.
     """
-    from attnproof.harness.verbs.strength import measure
+    with _without_collections():
+        from attnproof.harness.verbs.strength import measure
 
     return measure(options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import subprocess
@@ -275,6 +276,11 @@ def test_help_is_quick():
     # CPU time, and the best of three: a loaded machine must not fail this. torch alone takes
     # over a second.
     assert min(seconds() for _ in range(3)) < 0.8
+
+
+def test_collections_go_on_after_the_imports_of_a_verb(monkeypatch, capsys):
+    run_here("list build_slot_mapping --wide", monkeypatch)
+    assert gc.isenabled()
 
 
 def test_version(monkeypatch, capsys):

@@ -5,6 +5,7 @@ An imported package that ends the process, such as by `os._exit(0)`, must not re
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -76,6 +77,7 @@ def _become(
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     code = run()
     os.write(sender, bytes([code]))
+    gc.freeze()  # else the exit goes through all objects of torch
     sys.exit(code)
 
 
