@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from importlib.metadata import packages_distributions, version
 from typing import Any, NamedTuple
 
+from attnproof.harness.documents import page_address
 from attnproof.harness.interfaces import DEFAULT
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.running.engine_source import members_of, names_of
@@ -32,7 +33,7 @@ class Engine(NamedTuple):
     environment: str
     """tox environment that installs it."""
     page: str
-    """Page that describes its adapter."""
+    """Name of the page that describes its adapter."""
     interface: str = ""
     """Interface of all its releases, "" if it depends on the release."""
     kernels: bool = False
@@ -55,15 +56,15 @@ class Engine(NamedTuple):
             return ""
         return (
             f"{self.title} {self.version} was not tried: what it offers is judged, with the known "
-            f"deviations of {self.release}; {self.page} names the tried releases"
+            f"deviations of {self.release}; {page_address(self.page)} names the tried releases"
         )
 
 
-_VLLM = Engine("vllm", "vLLM", "vllm-0.11", "docs/vllm.md")
+_VLLM = Engine("vllm", "vLLM", "vllm-0.11", "vllm")
 _ENGINES = (
     _VLLM,
-    Engine("sglang", "SGLang", "sglang-0.5", "docs/sglang.md", "sglang-0.5", True),
-    Engine("flashinfer", "FlashInfer", "flashinfer-0.7", "docs/sglang.md", "sglang-0.5", True),
+    Engine("sglang", "SGLang", "sglang-0.5", "sglang", "sglang-0.5", True),
+    Engine("flashinfer", "FlashInfer", "flashinfer-0.7", "sglang", "sglang-0.5", True),
 )
 
 
@@ -87,7 +88,8 @@ def require_engine(name: str, target: str) -> None:
     if engine is not None and find_spec(engine.package) is None:
         raise UsageError(
             f"candidate {name}: {engine.title} is not installed; `tox run -e {engine.environment}` "
-            f"makes an environment that has it, {engine.page} says how to make one of your own"
+            f"makes an environment that has it, {page_address(engine.page)} says how to make one "
+            "of your own"
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from attnproof.harness.documents import page_address
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.guard import attempt
 from attnproof.harness.model.comparison import Comparison
@@ -21,7 +22,7 @@ from attnproof.harness.model.run import (
 from attnproof.harness.report.shared.comparison import base_lines
 from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.deviations import deviation_line
-from attnproof.harness.report.shared.diagnoses import entry_of, page_address
+from attnproof.harness.report.shared.diagnoses import entry_of
 from attnproof.harness.report.shared.finding_text import FindingText, advice_counts
 from attnproof.harness.report.shared.wording import many
 from attnproof.harness.running.own_operations import own_names, sources_in_use

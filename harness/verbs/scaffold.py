@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
+from attnproof.harness.documents import page_address
 from attnproof.harness.escaping import escape_line, shell_command
 from attnproof.harness.model.files import DamagedError, read_regular
 from attnproof.harness.operations import ALL
@@ -42,7 +43,7 @@ _REFUSAL = """\
 """
 _LEFT_OUT = """\
     # Left out, as no case has a value: {}. A table of a candidate may pass it on
-    # (docs/candidates.md, "Other names and arguments").
+    # ({}, "Other names and arguments").
 """
 _UNWRITTEN = "    raise NotImplementedError\n"
 _Target = ast.FunctionDef | ast.ClassDef
@@ -189,7 +190,7 @@ def _signature(function: ast.FunctionDef, *, with_steps: bool, refuses: bool) ->
     args = function.args
     names = [arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
     absent = ", ".join(name for name in names if WITHOUT_VALUES.fullmatch(name))
-    before += _LEFT_OUT.format(absent) if absent else ""
+    before += _LEFT_OUT.format(absent, page_address("candidates")) if absent else ""
     returned = "None" if function.name == "__init__" else result
     body = _BODY if with_steps else ""
     body += _REFUSAL.format(function.name, parameters[0].name) if refuses else ""

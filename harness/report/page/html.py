@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from attnproof.harness.documents import is_published, page_address
 from attnproof.harness.escaping import escape_line, escape_lines
 from attnproof.harness.guard import attempt, collected_faults
 from attnproof.harness.model.run import Run
@@ -26,7 +27,7 @@ from attnproof.harness.report.page.strength import build_strength
 from attnproof.harness.report.performance.section import build_performance
 from attnproof.harness.report.shared.comparison import base_lines, is_new
 from attnproof.harness.report.shared.deviations import deviations_title
-from attnproof.harness.report.shared.diagnoses import entry_of, is_published, page_address
+from attnproof.harness.report.shared.diagnoses import entry_of
 from attnproof.harness.report.shared.finding_text import FindingText
 from attnproof.harness.report.shared.literal import IMPORTS
 from attnproof.harness.report.shared.wording import (

@@ -1,8 +1,7 @@
-"""Meaning of each diagnosis, and the address of its page: `diagnoses.toml` has the texts."""
+"""Meaning of each diagnosis: `diagnoses.toml` has the texts."""
 
 from __future__ import annotations
 
-import os
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -11,11 +10,6 @@ from typing import Literal
 import msgspec
 
 from attnproof.harness.backports import tomllib
-
-PAGES = "docs/{page}.md"
-"""Address of a page of the documents; the variable `ATTNPROOF_DOCS` replaces it, with a URL such
-as `https://example.com/attnproof/{page}.html`."""
-_VARIABLE = "ATTNPROOF_DOCS"
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,14 +47,3 @@ def entry_of(diagnosis: str, oracle: str = "") -> Entry | None:
 def _fits(entry: Entry, diagnosis: str, oracle: str) -> bool:
     fits = any(fnmatchcase(diagnosis, pattern) for pattern in entry.diagnoses)
     return fits or oracle in entry.oracles
-
-
-def page_address(page: str, anchor: str = "") -> str:
-    """Return the address of a page, such as `docs/diagnoses.md#overflow`."""
-    place = os.environ.get(_VARIABLE, "") or PAGES
-    return place.replace("{page}", page) + (f"#{anchor}" if anchor else "")
-
-
-def is_published() -> bool:
-    """True if the documents have an address that a browser can follow."""
-    return bool(os.environ.get(_VARIABLE, ""))

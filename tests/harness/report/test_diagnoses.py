@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnproof.harness.backports import tomllib
+from attnproof.harness.documents import is_published, page_address
 from attnproof.harness.report.shared import diagnoses
 from attnproof.harness.strength.catalogue import all_mutations
 
@@ -98,8 +99,8 @@ def test_the_first_entry_that_fits_is_taken(diagnosis, oracle, expected):
 
 
 def test_the_address_of_the_documents_can_be_set(monkeypatch):
-    assert diagnoses.page_address("diagnoses", "tile") == "docs/diagnoses.md#tile"
-    assert not diagnoses.is_published()
+    assert page_address("diagnoses", "tile") == "docs/diagnoses.md#tile"
+    assert not is_published()
     monkeypatch.setenv("ATTNPROOF_DOCS", "https://example.com/{page}.html")
-    assert diagnoses.page_address("diagnoses", "tile") == "https://example.com/diagnoses.html#tile"
-    assert diagnoses.is_published()
+    assert page_address("diagnoses", "tile") == "https://example.com/diagnoses.html#tile"
+    assert is_published()
