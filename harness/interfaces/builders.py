@@ -6,7 +6,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import wraps
+from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,16 +54,19 @@ def v1_builder(cls: type[Any], conversion: Conversion) -> type[Any]:
 def own_builder(cls: type[Any], conversion: Conversion) -> type[Any]:
     """Return a candidate's builder that takes our batches; its metadata is its own."""
 
-    def converted(method: str) -> Any:
-        def build(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return _converted(conversion, getattr(super(builder, self), method), args, kwargs)
+    class Builder(cls):  # type: ignore[misc]
+        def bind_build(self, *args: Any) -> Any:
+            """Convert the arguments; return the candidate's own method with them, to be timed."""
+            return partial(super().build, *map(conversion.theirs, args))
 
-        return build
+    def converted(method: Callable[..., Any]) -> Any:
+        return lambda *args, **kwargs: _converted(conversion, method, args, kwargs)
 
-    methods = [name for name in ("build", "build_for_cudagraph_capture") if hasattr(cls, name)]
-    builder = type(cls.__name__, (cls,), {name: converted(name) for name in methods})
-    builder.__module__ = cls.__module__
-    return builder
+    for name in ("build", "build_for_cudagraph_capture"):
+        if hasattr(cls, name):
+            setattr(Builder, name, converted(getattr(cls, name)))
+    Builder.__name__, Builder.__module__ = cls.__name__, cls.__module__
+    return Builder
 
 
 def _with_batches(convert: Callable[[Any], Any], function: Callable[..., Any]) -> Any:

@@ -120,6 +120,8 @@ class BuiltIn:
     """Function that makes slow imports, called before a process runs or times its first case."""
     malformed_steps: bool = False
     """True if steps of the sequence must be refused: then it is judged with checks only."""
+    absent: str = ""
+    """Reason why neither package offers it, "" if both may."""
     shared: str = ""
     """Reason why both packages have one implementation, "" if each has its own."""
 

@@ -53,6 +53,8 @@ def _live(name: str, value: Any, facts: BatchFacts) -> Any:
     rows = arrays.num_reqs
     counts = {"query_start_loc": rows + 1, "slot_mapping": arrays.num_actual_tokens}
     live = value[: counts.get(name, rows)].clone()
+    if facts.batch.dtype != "int32":  # as no engine has it: a builder's own buffers are int32
+        live = live.to(torch.int64)
     if name != "block_table" or live.ndim != 2:
         return live
     lengths = torch.zeros(len(live), dtype=torch.int64)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from attnproof.harness.model.candidate import OPTIMIZED, Candidate
+from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
 from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, Reason, Verdict
@@ -116,6 +116,8 @@ def find_skip(operation: Operation, candidate: Candidate) -> Skip | None:
         return Skip("NOT OFFERED", _HOST_ONLY)
     if operation.built_in.malformed_steps and not candidate.checked:
         return Skip("NOT OFFERED", _CHECKS_OFF)
+    if operation.built_in.absent and candidate.target in (OPTIMIZED, REFERENCE):
+        return Skip("NOT OFFERED", Reason(Cause.NO_FUNCTION, operation.built_in.absent))
     package = operation.built_in.package if candidate.target == OPTIMIZED else ""
     if package and find_spec(package) is None:
         return Skip("UNVERIFIED", Reason(Cause.PACKAGE_ABSENT, _absent(package)))
