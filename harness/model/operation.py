@@ -18,6 +18,7 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.relations import Relations
+from attnproof.harness.model.timing import Work
 from attnproof.harness.model.verdict import ENGINE, Failure, Kind
 from attnproof.harness.model.violation import Violation
 
@@ -104,6 +105,9 @@ class Bench:
     """Cases of a batch with the arguments that engines use; `from_batch` by default."""
     models: Callable[[], Iterable[tuple[str, Case]]] = tuple
     """Named cases with the heads of published models, small enough for a CPU."""
+    work: Callable[[Call, Any], Work] | None = None
+    """Function from a call and its result to the bytes and floating-point operations that it
+    needs; None if its time is not that of memory or arithmetic."""
     never: str = ""
     """Reason why the operation is never timed, "" if it is."""
 

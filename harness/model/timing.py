@@ -39,6 +39,18 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """Waits of the host for the device."""
 
 
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call has to move and to compute, and the time of a copy in the same run."""
+
+    bytes: int
+    """Bytes of arguments and results that it reads or writes, of a cache those of its tokens."""
+    flops: int = 0
+    """Floating-point operations, 0 if they are not counted."""
+    copy_host_ns: float = 0.0
+    """Median time of a copy by torch that reads and writes as many bytes."""
+    copy_device_ns: float | None = None
+
+
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """One input to time, the same for all candidates."""
 
@@ -68,6 +80,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     host: Interval
     device: Interval | None = None
     costs: Costs
+    work: Work | None = None
+    """None where it is not declared, and below the bytes that matter."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):

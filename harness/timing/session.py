@@ -89,6 +89,7 @@ class TimingProcess:
             [sample for measured in alone for sample in measured.samples],
             {name: failure for measured in alone for name, failure in measured.failures.items()},
             max(measured.control_ns for measured in alone),
+            next((measured.work for measured in alone if measured.work), None),
             together=False,
         )
 

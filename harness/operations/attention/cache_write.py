@@ -20,6 +20,7 @@ from attnproof.harness.model.call import Call, Facts, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.timing import Work
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.attention import cache_write_cases
 from attnproof.harness.operations.attention.cache_write_diagnosis import diagnose_cache_write
@@ -49,6 +50,13 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 def _outputs(call: Call, result: Any) -> Outputs:
     words = call.facts.write.words()
     return {"result": result, KEY_CACHE: words[0], VALUE_CACHE: words[1]}
+
+
+def _work(call: Call, _result: Any) -> Work:
+    """Return the bytes of the keys and values that are read, and of their slots."""
+    key, _, cache = list(call.args.values())[:3]
+    tokens = int((call.facts.write.slots >= 0).sum())
+    return Work(bytes=2 * tokens * key[0].numel() * (key.itemsize + cache.itemsize))
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
@@ -128,7 +136,7 @@ reshape_and_cache_flash = Operation(
         diagnose=diagnose_cache_write,
         may_alias=frozenset(HALVES),
     ),
-    bench=Bench(cases=cache_write_cases.timed, models=cache_write_cases.timed_models),
+    bench=Bench(cases=cache_write_cases.timed, models=cache_write_cases.timed_models, work=_work),
     built_in=BuiltIn(kernels=True),
 )
 

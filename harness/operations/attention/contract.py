@@ -13,6 +13,7 @@ from attnproof.harness.cases.layers.tolerance import TOLERANCES, rounding_near_0
 from attnproof.harness.consumer.attention import attention_violations
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Batch
+from attnproof.harness.model.timing import Work
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.attention.prepared import PreparedAttention
 
@@ -42,6 +43,24 @@ def outputs(call: Call, result: Any) -> Outputs:
         # A wider result must meet the tolerance of the queries' dtype.
         live = live.to(prepared.shape.dtype) if live.dtype != prepared.shape.dtype else live
     return {"result": result, OUT: live, "untouched": untouched}
+
+
+def work(call: Call, _result: Any) -> Work:
+    """Return the bytes of queries, results, and visible keys and values; two products a key."""
+    prepared: PreparedAttention = call.facts.prepared
+    shape, window = prepared.shape, prepared.sliding_window or 2**62
+    keys = products = 0
+    for queries, computed in zip(
+        prepared.batch.query_lens, prepared.batch.computed_lens, strict=True
+    ):
+        seen = [max(0, min(window, computed + place + 1)) for place in range(queries)]
+        products += sum(seen)
+        first = max(0, computed - window + 1)
+        keys += max(0, computed + queries - first) if queries else 0
+    row = shape.num_heads * shape.head_size
+    rows = prepared.tokens * row * (shape.dtype.itemsize + call[OUT].itemsize)
+    held = 2 * keys * shape.num_kv_heads * shape.head_size * prepared.cache.itemsize
+    return Work(bytes=rows + held, flops=4 * products * row)
 
 
 def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:

@@ -29,6 +29,7 @@ from attnproof.harness.operations.attention.contract import (
     for_reference,
     invariants,
     outputs,
+    work,
 )
 from attnproof.harness.operations.attention.diagnosis import diagnose
 from attnproof.harness.operations.attention.faults import DECODE_FAULTS
@@ -226,7 +227,7 @@ decode_attention = Operation(
         diagnose=diagnose,
         may_alias=frozenset({OUT}),
     ),
-    bench=Bench(cases=lambda _batch: (), models=_timed_models),
+    bench=Bench(cases=lambda _batch: (), models=_timed_models, work=work),
     built_in=BuiltIn(kernels=True, package="xformers", load=import_xformers),
 )
 

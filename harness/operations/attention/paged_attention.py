@@ -26,6 +26,7 @@ from attnproof.harness.operations.attention.contract import (
     for_reference,
     invariants,
     outputs,
+    work,
 )
 from attnproof.harness.operations.attention.diagnosis import diagnose
 from attnproof.harness.operations.attention.faults import PAGED_FAULTS
@@ -220,7 +221,7 @@ paged_attention = Operation(
         diagnose=diagnose,
         may_alias=frozenset({OUT}),
     ),
-    bench=Bench(cases=lambda _batch: (), models=_timed_models),
+    bench=Bench(cases=lambda _batch: (), models=_timed_models, work=work),
     built_in=BuiltIn(kernels=True),
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches as usual_strategy
@@ -13,7 +14,8 @@ from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.model.operation import BuiltIn, Inputs, Operation
+from attnproof.harness.model.operation import Bench, BuiltIn, Inputs, Operation
+from attnproof.harness.model.timing import Work
 from attnproof.harness.operations.derived.arguments import Values
 from attnproof.harness.operations.derived.cases import Cases, Example, Step
 from attnproof.harness.operations.derived.contract import Judge, contract_of
@@ -30,8 +32,10 @@ from attnproof.harness.operations.derived.params import (
 from attnproof.harness.operations.derived.pool import needs_wide_pool
 from attnproof.harness.operations.derived.steps import class_operation
 from attnproof.reference.definition.definition import Definition, DefinitionError, definition_of
-from attnproof.reference.definition.roles import Object
+from attnproof.reference.definition.roles import Array, Object
 
+_DENSE = ("numbers", "flags", "data")
+"""Roles of arrays that index nothing."""
 OWN = ""
 """Section of an operation that SPEC.md does not have."""
 
@@ -71,6 +75,12 @@ def derive(
 
     pools = {a.name for a in definition.arguments if is_slot_pool(a)} - form.values.keys()
 
+    # Of a table or pool a call reads a part, which no declaration says.
+    is_indexed = any(
+        isinstance(argument.declared, Array) and argument.declared.role not in _DENSE
+        for argument in definition.arguments
+    )
+
     def why_unreal(case: Case) -> str:
         wide = needs_wide_pool(case) if pools else ""
         return why_unreal_layout(case) or wide or unreal(case)
@@ -92,8 +102,17 @@ def derive(
         ),
         call=FunctionCall(prepare=cases.prepare, outputs=outputs or cases.outputs),
         contract=replace(contract_of(definition, invariants, form.values.keys()), **contract),
+        bench=Bench(work=None if is_indexed else dense_work),
         built_in=built_in or BuiltIn(),
     )
+
+
+def dense_work(call: Call, result: Any) -> Work:
+    """Return the bytes of all arguments and results: a call reads or writes each element once."""
+    values = [*call.args.values(), *call.kwargs.values()]
+    values += result if isinstance(result, tuple) else [result]
+    tensors = {value.data_ptr(): value for value in values if isinstance(value, torch.Tensor)}
+    return Work(bytes=sum(tensor.nbytes for tensor in tensors.values()))
 
 
 def derive_built_in(function: Any, **added: Any) -> Operation:

@@ -18,6 +18,7 @@ from attnproof.harness.model.call import Call, Facts, Outputs
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.timing import Work
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.params import FAR_BYTES, size_problem
 
@@ -110,6 +111,14 @@ def cache_outputs(call: Call, result: Any) -> Outputs:
     for name, cache in call.facts.far_caches.items():
         words[name] = near_blocks(cache.memory, cache.num_blocks).view(words[name].dtype)
     return {"result": result, **words}
+
+
+def block_work(call: Call, _result: Any) -> Work:
+    """Return the bytes of the blocks that are read, and of those that are written."""
+    source = next(iter(call.args.values()))
+    caches = source if isinstance(source, list) else [source]
+    block = sum(cache.nbytes // max(1, cache.shape[1]) for cache in caches)
+    return Work(bytes=2 * len(call.facts.pairs) * block)
 
 
 def lay_out_far(cache: PagedCache, pattern: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:

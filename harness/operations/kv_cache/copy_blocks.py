@@ -31,6 +31,7 @@ from attnproof.harness.operations.kv_cache.block_pairs import (
     SMALL,
     BlockFacts,
     FarCache,
+    block_work,
     cache_elements,
     cache_outputs,
     cache_problem,
@@ -309,7 +310,7 @@ copy_blocks = Operation(
     contract=Contract(
         invariants=cache_violations, diagnose=diagnose_blocks, may_alias=frozenset({"[].kv_cache"})
     ),
-    bench=Bench(cases=_timed),
+    bench=Bench(cases=_timed, work=block_work),
     built_in=BuiltIn(kernels=True),
 )
 

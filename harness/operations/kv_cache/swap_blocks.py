@@ -33,6 +33,7 @@ from attnproof.harness.operations.kv_cache.block_pairs import (
     SRC,
     BlockFacts,
     FarCache,
+    block_work,
     cache_elements,
     cache_outputs,
     cache_problem,
@@ -322,7 +323,7 @@ swap_blocks = Operation(
         may_alias=frozenset({DST}),
         may_sync=lambda case: bool(case.params["dst_on_cpu"]),
     ),
-    bench=Bench(cases=_timed),
+    bench=Bench(cases=_timed, work=block_work),
     built_in=BuiltIn(kernels=True),
 )
 

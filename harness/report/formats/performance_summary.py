@@ -13,6 +13,7 @@ from attnproof.harness.model.timing import (
 from attnproof.harness.report.formats.summary_part import SummaryPart
 from attnproof.harness.report.shared.baseline import worse
 from attnproof.harness.report.shared.ratios import Gathered, by_operation, drift, overall, pairs
+from attnproof.harness.report.shared.timings import timing_rows
 
 
 class SummarySpeed(SummaryPart, kw_only=True):
@@ -31,6 +32,22 @@ class SummarySpeed(SummaryPart, kw_only=True):
     faster: int
     slower: int
     no_evidence: int
+
+
+class SummaryRate(SummaryPart, kw_only=True):
+    """How fast one candidate moves bytes and computes on one workload."""
+
+    operation: str
+    workload: str
+    candidate: str
+    clock: Clock
+    bytes: int
+    """Bytes of arguments and results that a call reads or writes."""
+    gigabytes_per_second: float
+    of_copy: float
+    """Its bandwidth divided by that of a copy by torch of as many bytes in the same run."""
+    teraflops_per_second: float | None
+    """Null if floating-point operations are not counted."""
 
 
 class SummaryBaseline(SummaryPart, kw_only=True):
@@ -65,6 +82,8 @@ class SummaryPerformance(SummaryPart, kw_only=True):
     """Change of the control over the run as a share of its median, null for too few samples."""
     overall: list[SummarySpeed]
     operations: list[SummarySpeed]
+    rates: list[SummaryRate]
+    """Of operations whose bytes or floating-point operations are declared."""
     steps: list[StepComparison]
     baseline: SummaryBaseline
     untimed: list[Untimed]
@@ -85,6 +104,11 @@ def summarize_performance(bench: Bench | None) -> SummaryPerformance | None:
         control_change=change.change if change else None,
         overall=[_speed(overall(bench, pair)) for pair in all_pairs],
         operations=[_speed(entry) for pair in all_pairs for entry in by_operation(bench, pair)],
+        rates=[
+            SummaryRate.of(row, clock=row.clock, **row.rate._asdict())
+            for row in timing_rows(bench)
+            if row.rate
+        ],
         steps=bench.step_comparisons,
         baseline=SummaryBaseline.of(
             bench.baseline, compared=len(bench.baseline.regressions), worse=worse(bench)

@@ -60,6 +60,8 @@ class OperationPart(NamedTuple):
     head: tuple[str, ...]
     rows: tuple[Row, ...]
     costs: Table
+    rates: Table | None
+    """None if no rate is known."""
 
 
 class Parts(NamedTuple):
@@ -126,6 +128,7 @@ def _part(name: str, timings: list[TimingRow], gathered: list[Gathered], key: st
         head=_head(columns, compared_pairs, len(clocks) > 1, len(samples) > 1),
         rows=tuple(_rows(timings, compared_pairs, columns, len(samples) > 1)),
         costs=_costs(timings, candidates),
+        rates=_rates(timings),
     )
 
 
@@ -223,6 +226,18 @@ def _costs(timings: list[TimingRow], candidates: list[str]) -> Table:
     return Table(
         "Costs of one call, least to most over the workloads", ("Candidate", *names), tuple(rows)
     )
+
+
+def _rates(timings: list[TimingRow]) -> Table | None:
+    """Return the bytes and operations a second of each workload."""
+    rows = tuple(
+        (row.workload, escape_line(row.candidate), row.clock, bytes_text(rate.bytes), rate.text)
+        for row in timings
+        if (rate := row.rate)
+    )
+    head = ("Workload", "Candidate", "Clock", "Bytes of a call", "Rate")
+    caption = "Bandwidth beside a copy by torch of as many bytes, and arithmetic"
+    return Table(caption, head, rows) if rows else None
 
 
 def _range(counts: list[int | None], text: Callable[[float], str]) -> str:

@@ -13,7 +13,7 @@ from attnproof.harness.model.timing import (
     Steps,
     Timing,
 )
-from attnproof.harness.report.shared.quantities import between, median, ratio_text
+from attnproof.harness.report.shared.quantities import between, digits, median, percent, ratio_text
 
 CLOCKS: Final[tuple[Clock, ...]] = ("host", "device")
 
@@ -41,6 +41,34 @@ class TimingRow(NamedTuple):
     def workload(self) -> str:
         """Name of the workload."""
         return self.timing.workload.name
+
+    @property
+    def rate(self) -> Rate | None:
+        """Bytes and operations a second, None where they do not decide the time."""
+        work, ns = self.timing.work, self.interval.median_ns
+        copy_ns = work and (work.copy_host_ns if self.clock == "host" else work.copy_device_ns)
+        if not work or not copy_ns or ns <= 0:
+            return None
+        flops = work.flops / ns / 1e3 if work.flops else None
+        return Rate(work.bytes, work.bytes / ns, copy_ns / ns, flops)
+
+
+class Rate(NamedTuple):
+    """How fast a call moves bytes and computes."""
+
+    bytes: int
+    gigabytes_per_second: float
+    of_copy: float
+    """Its bandwidth divided by that of a copy by torch of as many bytes."""
+    teraflops_per_second: float | None
+    """None if floating-point operations are not counted."""
+
+    @property
+    def text(self) -> str:
+        """The rate, such as "12.3 GB/s, 61 % of a copy, 0.120 TFLOP/s"."""
+        text = f"{digits(self.gigabytes_per_second)} GB/s, {percent(self.of_copy)} of a copy"
+        flops = self.teraflops_per_second
+        return text if flops is None else f"{text}, {digits(flops)} TFLOP/s"
 
 
 class StepRow(NamedTuple):

@@ -13,7 +13,7 @@ from attnproof.harness.report.performance.step_table import TextRow, step_table
 from attnproof.harness.report.shared.quantities import time_text
 from attnproof.harness.report.shared.timings import ratio_of_peer, timing_rows
 
-_HEADINGS = ("operation", "workload", "candidate", "host", "device", "ratio", "verdict")
+_HEADINGS = ("operation", "workload", "candidate", "host", "device", "ratio", "verdict", "rate")
 
 
 def bench_text(run: Run) -> str:
@@ -21,13 +21,19 @@ def bench_text(run: Run) -> str:
     bench = run.bench
     assert bench is not None
     parts = [
-        attempt("the table of timings", lambda: _aligned([_HEADINGS, *_timings(bench)]), str),
+        attempt("the table of timings", lambda: _aligned(_table(bench)), str),
         attempt("the table of steps", lambda: _aligned(step_table(bench)), str)
         if bench.steps
         else "",
         attempt("the remarks", lambda: "\n".join(map(escape_line, remarks(bench))), str),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _table(bench: Bench) -> list[TextRow]:
+    """Return headings and timings, without rates if there is none."""
+    rows = [_HEADINGS, *_timings(bench)]
+    return rows if any(row[-1] for row in rows[1:]) else [row[:-1] for row in rows]
 
 
 def _timings(bench: Bench) -> Iterator[TextRow]:
@@ -42,7 +48,8 @@ def _timings(bench: Bench) -> Iterator[TextRow]:
         times = (time, "") if row.clock == "host" else ("", time)
         compared = row.compared
         verdict = (ratio_of_peer(compared.ratio, compared), compared.verdict) if compared else ()
-        yield (*new, *times, *(verdict or ("", "")))
+        rate = row.rate.text if row.rate else ""
+        yield (*new, *times, *(verdict or ("", "")), rate)
         last = names
 
 

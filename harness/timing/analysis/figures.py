@@ -31,6 +31,7 @@ def timings(
             host=interval(sample.host_ns),
             device=interval(sample.device_ns) if sample.device_ns else None,
             costs=sample.costs,
+            work=measured.work,
         )
 
 

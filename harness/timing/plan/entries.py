@@ -10,7 +10,7 @@ import msgspec
 from attnproof.harness.backports import StrEnum
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.timing import Costs, Workload
+from attnproof.harness.model.timing import Costs, Work, Workload
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,8 @@ class Measured(msgspec.Struct, frozen=True, tag=True):
     """Failures of the other candidates, by name."""
     control_ns: float = 0.0
     """Time of the control afterwards, 0 if the process died."""
+    work: Work | None = None
+    """What a call has to move and to compute, None if it is not declared."""
     together: bool = True
     """True if all samples are of the same rounds; False if some candidates were timed alone."""
 

@@ -124,6 +124,11 @@ class CandidateCalls:
         nbytes = _OBJECT_BYTES + call.arena.nbytes
         return TimedCall(run, mismatch, call.arena.touch, fields, nbytes)
 
+    def call_and_result(self) -> tuple[Call, Any]:
+        """Make a call that is not timed; return it with its result."""
+        call, run = self._bound()
+        return call, run()
+
     def is_single_use(self) -> bool:
         """True if each call can run only once."""
         call = self.operation.call.prepare(self.case, 0, self.device)

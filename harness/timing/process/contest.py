@@ -13,6 +13,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.timing import Work
 from attnproof.harness.running.candidates import enter_lane, load_to_time, offered_by
 from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.errors import InfrastructureError
@@ -34,6 +35,7 @@ from attnproof.harness.timing.process.comparison import (
     WrongResultError,
     expected_outputs,
 )
+from attnproof.harness.timing.process.copying import work_of
 from attnproof.harness.timing.process.counters import count
 from attnproof.harness.timing.process.paired import Budget, Contestant, measure
 from attnproof.harness.timing.process.remembering import VALUES, remembering
@@ -96,7 +98,15 @@ class Contest:
                     together = False
         with steady():
             gc.freeze()  # later collections skip all objects that exist by now
-            return Measured(samples, failures, control.sample(), together)
+            work = self._work(entry, samples[0].name) if counted and samples else None
+            return Measured(samples, failures, control.sample(), work, together)
+
+    def _work(self, entry: Entry | StepEntry, name: str) -> Work | None:
+        """Return what a call of the entry has to move and to compute, None for a step."""
+        if not isinstance(entry, Entry):
+            return None
+        calls = self._calls(entry.operation, entry.case, name, self._expected[entry.case.id])
+        return work_of(calls, self._candidates[0].lane)
 
     def _timed(self, ready: list[Contestant], request: Request, *, counted: bool) -> list[Sample]:
         lane = self._candidates[0].lane

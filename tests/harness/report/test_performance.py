@@ -10,10 +10,12 @@ import msgspec
 import pytest
 
 from attnproof.harness.model.run import OracleCount
-from attnproof.harness.model.timing import BaselineResult, Interval
+from attnproof.harness.model.timing import BaselineResult, Interval, Work
+from attnproof.harness.report.formats.performance_summary import summarize_performance
 from attnproof.harness.report.page.html import render_html
 from attnproof.harness.report.performance.section import build_baseline, build_performance
 from attnproof.harness.report.shared.ratios import by_operation, drift, overall, pairs
+from attnproof.harness.report.terminal.bench import bench_text
 from tests.harness.report import benchmarks
 from tests.harness.report.runs import ORACLES, make_finding, make_timed_run, with_bench
 
@@ -237,6 +239,26 @@ def test_workloads_of_one_number_of_requests_are_bars(timed):
     assert {left for left, _ in bars} == {bars[0][0]}  # all begin at 0
     assert "of each workload" in chart.title
     assert [chart.title.partition(":")[0] for chart in view.steps] == ["Time of a step"]
+
+
+def test_rates_stand_beside_times_where_they_are_known(timed):
+    replaced = msgspec.structs.replace
+    first, *others = timed.bench.timings
+    ns = first.host.median_ns
+    # A copy of as many bytes takes half of the call's time.
+    work = Work(bytes=round(2 * ns), flops=round(3000 * ns), copy_host_ns=ns / 2)
+    run = with_bench(timed, timings=[replaced(first, work=work), *others])
+    text = "2.00 GB/s, 50 % of a copy, 3.00 TFLOP/s"
+    assert text in shown(run)
+    assert bench_text(run).count(text) == 1
+    assert "GB/s" not in bench_text(timed)
+    [rate] = summarize_performance(run.bench).rates
+    assert (rate.operation, rate.candidate, rate.clock) == (
+        first.operation,
+        first.candidate,
+        "host",
+    )
+    assert (rate.of_copy, rate.teraflops_per_second) == pytest.approx((0.5, 3.0))
 
 
 def test_untimed_operations_are_listed_with_reasons(timed):
