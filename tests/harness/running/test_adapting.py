@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +32,18 @@ class Tables:
     def __getattr__(self, name):
         return getattr(self.ours, name)
 """
+BATCHES = """
+def split_batch(offsets, tokens, *, most, uniform, prefilling):
+    lengths = offsets.diff().tolist()
+    flags = [False] * len(lengths) if prefilling is None else prefilling.tolist()
+    count = 0
+    while count < len(lengths) and lengths[count] <= most and not flags[count]:
+        if uniform and most > 1 and lengths[count] != lengths[0] and any(lengths[count:]):
+            break
+        count += 1
+    decoded = tokens if count == len(lengths) else int(offsets[count])
+    return count, len(lengths) - count, decoded, tokens - decoded, "more"
+"""
 FEW = ("--no-vary", "--seed=1", "--out=out")
 HEAD = 'module = "src/acme/tables.py"\n'
 ARGUMENTS = (
@@ -56,9 +70,11 @@ def verify(attnproof, tmp_path):
     (tmp_path / "src/acme/__init__.py").touch()
     (tmp_path / "src/acme/tables.py").write_text(PLUGIN)
 
-    def run(table: str) -> tuple[int, str, dict[str, str]]:
+    def run(
+        table: str, ops: str = "slice_query_start_locs,BlockTables"
+    ) -> tuple[int, str, dict[str, str]]:
         (tmp_path / "acme.toml").write_text(table)
-        options = ("--ops=slice_query_start_locs,BlockTables", "--examples=9", "--steps=5", *FEW)
+        options = (f"--ops={ops}", "--examples=9", "--steps=5", *FEW)
         done = attnproof("verify", "--candidate", "acme.toml", *options, cwd=tmp_path)
         summary = tmp_path / "out/summary.json"
         verdicts = json.loads(summary.read_text())["operations"] if summary.exists() else []
@@ -138,6 +154,26 @@ def test_a_wrong_table_is_one_line_and_nothing_runs(verify, table, message):
     assert (code, verdicts) == (2, {})
     assert errors.count("\n") == 1
     assert message in errors
+
+
+def test_the_table_of_the_page(verify, tmp_path):
+    page = Path(__file__).parents[3] / "docs" / "candidates.md"
+    (table,) = re.findall(r"^```toml\n(# acme\.toml\n.*?)^```$", page.read_text(), re.M | re.S)
+    (tmp_path / "src/acme/attention").mkdir()
+    (tmp_path / "src/acme/attention/__init__.py").touch()
+    (tmp_path / "src/acme/attention/metadata.py").write_text(
+        PLUGIN.replace("**others", "*others") + BATCHES
+    )
+    verdicts = {"slice_query_start_locs": "PASS", "split_decodes_and_prefills": "PASS"}
+    assert verify(table, ops=",".join(verdicts)) == (0, "", verdicts)
+    wrong = table.replace("uniform=require_uniform", "uniform=False")
+    code, _, found = verify(wrong, ops="split_decodes_and_prefills")
+    assert (code, found) == (1, {"split_decodes_and_prefills": "FAIL"})
+    code, errors, found = verify(
+        table.replace("it.add(new_block_ids, row=", "it.add(new_ids, row=")
+    )
+    assert (code, found) == (2, {})
+    assert "BlockTables.append_block_ids: new_ids is neither an argument" in errors
 
 
 def test_a_table_declares_the_interface(tmp_path):
