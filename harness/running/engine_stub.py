@@ -10,14 +10,13 @@ import logging
 import os
 import re
 import sys
-from abc import ABCMeta
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache, wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from inspect import isclass, isfunction
+from inspect import isfunction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,11 +29,10 @@ from attnproof.harness.backports import tomllib
 from attnproof.harness.interfaces import naming, offered_as, vllm_batch
 from attnproof.harness.running.engines import find_spec, installed_version
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.placeholders import only_placeholder, placeholder
 
 STUB = "vllm"
 """The only engine that has a stub, and its package."""
-_ORIGIN = "_attnproof_stub_of"
-"""Attribute of a placeholder: its full name."""
 _FROM_TRITON = {"triton": "triton", "tl": "triton.language"}
 _supplied: set[int] = set()
 """Ids of the values that the stub's modules have returned, which these keep."""
@@ -172,7 +170,7 @@ def _value(module: str, name: str, interface: str) -> Any:
     # A protocol is a stand-in for a class that has more. The class of v1 has no fields.
     is_v1 = name == "AttentionMetadata" and module.startswith(f"{STUB}.v1")
     if ours is None or is_v1 or getattr(ours, "_is_protocol", False):
-        return _placeholder(f"{module}.{name}")
+        return placeholder(f"{module}.{name}")
     return _of_both_batches(name, ours) if isfunction(ours) else ours
 
 
@@ -230,7 +228,7 @@ class _Platform:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("is_"):
             return lambda *_, **__: False
-        raise AttributeError(_only_placeholder(f"{STUB}.platforms.current_platform", name))
+        raise AttributeError(only_placeholder(f"{STUB}.platforms.current_platform", name))
 
 
 _UTILITIES: dict[str, Any] = {
@@ -243,74 +241,3 @@ _UTILITIES: dict[str, Any] = {
     "logger": _logger(STUB),
     "current_platform": _Platform(),
 }
-
-
-def _only_placeholder(full: str, attribute: str = "") -> str:
-    what = f"has no attribute {attribute}" if attribute else "has no value"
-    return f"the stub of {STUB} has {full} only as a placeholder, which {what}: install vLLM"
-
-
-class _PlaceholderType(ABCMeta):
-    """The class of placeholders and of the candidate's subclasses of them."""
-
-    def __getattr__(cls, name: str) -> Any:
-        origin = _origin(cls)
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name[0].isupper() and _ORIGIN in vars(cls):
-            member = _placeholder(f"{origin}.{name}")
-            setattr(cls, name, member() if name.isupper() else member)  # of an enum, or a class
-            return getattr(cls, name)
-        raise AttributeError(_only_placeholder(origin, name))
-
-    def __bool__(cls) -> bool:
-        if _ORIGIN in vars(cls):
-            raise TypeError(_only_placeholder(_origin(cls)))
-        return True
-
-
-class _Placeholder(metaclass=_PlaceholderType):
-    """A name without a value: a base class, a decorator, a member of an enum."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Return a decorated function or class, else an object."""
-        if _ORIGIN in vars(cls) and not kwargs and _is_decorated(args):
-            return args[0]
-        return super().__new__(cls)
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __class_getitem__(cls, _: Any) -> Any:
-        return cls
-
-    def __call__(self, *args: Any, **_: Any) -> Any:
-        """Return the decorated function or class."""
-        if _is_decorated(args):
-            return args[0]
-        raise TypeError(_only_placeholder(_origin(type(self))))
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        following: Any = getattr(super(), "__getattr__", None)  # of another base, such as a Module
-        if following is not None:
-            return following(name)
-        raise AttributeError(_only_placeholder(_origin(type(self)), name))
-
-    def __bool__(self) -> bool:
-        return bool(type(self))
-
-
-def _is_decorated(args: tuple[Any, ...]) -> bool:
-    return len(args) == 1 and (isfunction(args[0]) or isclass(args[0]))
-
-
-def _origin(cls: type) -> str:
-    """Return the full name of the placeholder, or of that which a class is derived from."""
-    return next((vars(base)[_ORIGIN] for base in cls.__mro__ if _ORIGIN in vars(base)), STUB)
-
-
-def _placeholder(full: str) -> Any:
-    module, _, name = full.rpartition(".")
-    return _PlaceholderType(name, (_Placeholder,), {"__module__": module, _ORIGIN: full})
