@@ -44,6 +44,8 @@ class Candidate(msgspec.Struct, frozen=True):
     """False if the interface follows from the classes that the candidate names."""
     stub: str = ""
     """Engine whose stub it imports, "" for none."""
+    interpreted: frozenset[str] = frozenset()
+    """Operations whose functions launch Triton: they are judged in its interpreter."""
     judged: frozenset[Kind] = STRICT
     """Classes of failures that fail it."""
 
@@ -51,3 +53,9 @@ class Candidate(msgspec.Struct, frozen=True):
     def device(self) -> str:
         """Device of its tensors, as torch names it."""
         return "cpu" if self.lane == "interpreter" else self.lane
+
+    def judging(self, operation: str) -> Candidate:
+        """Return the candidate in the lane in which the operation is judged."""
+        if operation not in self.interpreted:
+            return self
+        return msgspec.structs.replace(self, lane="interpreter")

@@ -71,11 +71,17 @@ def _error_on_good_input(attempt: Attempt) -> Failure:
         oracle=NAME,
         field=f"raises {kind}",
         diagnosis=f"raises {kind} on good input",
-        message=f"{kind}: {str(attempt.error)[:300]}",
+        message=f"{kind}: {str(attempt.error)[:300]}{_advice(attempt.error)}",
         expected="a result",
         got=kind,
         log=attempt.log,
     )
+
+
+def _advice(error: BaseException | None) -> str:
+    """Return how to run the kernels of a candidate that Triton cannot launch, "" for others."""
+    has_no_gpu = "0 active drivers" in str(error)
+    return " (Triton launches no kernel on a CPU: --device interpreter)" if has_no_gpu else ""
 
 
 def _documented(name: str, fault: Fault, attempt: Attempt) -> Iterator[Failure]:

@@ -99,7 +99,7 @@ def resolve(names: list[str], device: str, stub: str = "") -> list[Candidate]:
     candidates = {name: _present(_resolve(name, device)) for name in names}
     stubbed = [
         msgspec.structs.replace(candidate, stub=stub)
-        if stub and not _is_ours(candidate)
+        if stub and not is_ours(candidate)
         else candidate
         for candidate in _distinct(candidates)
     ]
@@ -107,7 +107,7 @@ def resolve(names: list[str], device: str, stub: str = "") -> list[Candidate]:
     return stubbed
 
 
-def _is_ours(candidate: Candidate) -> bool:
+def is_ours(candidate: Candidate) -> bool:
     """True for a built-in candidate and an adapter."""
     ours = (OPTIMIZED, REFERENCE)
     return candidate.target in ours or engine_of(candidate.target) is not None

@@ -60,6 +60,7 @@ def _problem(
             device = devices.get((name, candidate.name))
             if device is None:
                 return f"it did not judge {name} of {candidate.name}"
-            if device != candidate.lane:
-                return f"{candidate.name} ran on {device}, here on {candidate.lane}"
+            lane = candidate.judging(name).lane
+            if device != lane:
+                return f"{candidate.name} ran on {device}, here on {lane}"
     return ""

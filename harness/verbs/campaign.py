@@ -28,7 +28,7 @@ from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.own_operations import use_operations
-from attnproof.harness.running.parent.plan import Plan, probe
+from attnproof.harness.running.parent.plan import Plan, probe, with_interpreted
 from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.verbs.campaign_progress import CampaignProgress
 from attnproof.harness.verbs.campaign_report import campaign_run, skip_of, write_cases
@@ -124,14 +124,15 @@ def _plan(options: CampaignOptions, verify_options: VerifyOptions) -> Plan:
         usual_depth=False,
         minimise_known=False,
     )
-    candidates, lacking = probe(candidates, operations, settings)
+    probed = probe(candidates, operations, settings)
+    candidates = with_interpreted(probed) if options.device == "auto" else probed.candidates
     jobs = options.jobs or len(os.sched_getaffinity(0))
-    return Plan(operations, candidates, settings, [], [], jobs, lacking)
+    return Plan(operations, candidates, settings, [], [], jobs, probed.lacking)
 
 
 def _aim(options: CampaignOptions, plan: Plan, seed: int) -> Aim:
     pairs = {
-        Pair(operation.name, candidate.name): (operation, candidate)
+        Pair(operation.name, candidate.name): (operation, candidate.judging(operation.name))
         for candidate in plan.candidates
         for operation in plan.operations
         if skip_of(operation, candidate, plan) is None

@@ -60,7 +60,12 @@ def _outcome(driver: Driver, plan: Plan, operation: Operation, candidate: Candid
     skip = skip_of(operation, candidate, plan)
     if skip is None:
         state = driver.state.pairs[Pair(operation.name, candidate.name)]
-        return state.outcome(operation.name, operation.section, candidate.name, candidate.lane)
+        return state.outcome(
+            operation.name,
+            operation.section,
+            candidate.name,
+            candidate.judging(operation.name).lane,
+        )
     return skipped(operation, candidate, skip)
 
 

@@ -52,7 +52,7 @@ def depth_of(
 ) -> Depth:
     """Return the number of cases: as given, or that of the base run, or of `options.depth`."""
     pairs = sum(
-        _INTERPRETED_PAIRS if candidate.lane == "interpreter" else 1
+        _INTERPRETED_PAIRS if candidate.judging(operation.name).lane == "interpreter" else 1
         for candidate in candidates
         for operation in operations
         if find_skip(operation, candidate) is None

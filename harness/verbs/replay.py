@@ -12,6 +12,7 @@ from attnproof.harness.escaping import escape_lines, shell_command, shell_path
 from attnproof.harness.guard import attempt
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Difference
 from attnproof.harness.model.verdict import Explanation, Failure
 from attnproof.harness.operations import ALL
@@ -49,6 +50,7 @@ from attnproof.harness.running.task.earlier_calls import failures_of_earlier_cal
 from attnproof.harness.running.task.further_calls import failures_of_further_calls
 from attnproof.harness.running.task.left_behind import left_behind
 from attnproof.harness.running.task.other_interfaces import interface_sentence
+from attnproof.harness.running.task.triton_launches import launching_operations
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.verbs.checks import check_call
@@ -83,7 +85,7 @@ def replay(options: ReplayOptions, *, command: str = "attnproof replay") -> int:
     with ExitStack() as launchers:
         started = [_launcher(candidate, saved.case, launchers) for candidate in candidates]
         codes = [
-            _replay_on(candidate, saved.case, console, options.timeout_s, by)
+            _replay_on(candidate, saved.case, console, options, by)
             for candidate, by in zip(candidates, started, strict=True)
         ]
     return max(codes, key=[VERIFIED, INCOMPLETE, MISMATCH].index)
@@ -115,17 +117,12 @@ def _saved_candidate(saved: CaseFile, command: str) -> list[str]:
     )
 
 
-def _replay_on(
-    candidate: Candidate, case: Case, console: Screen, timeout_s: float, by: Launching
-) -> int:
-    operation = ALL[case.operation]
-    label = f"{operation.name} [{candidate.name}]"
-    skip = find_skip(operation, candidate)
-    if skip is not None:
-        console.print_line(f"UNVERIFIED {label} {skip.reason.text}")
-        return INCOMPLETE
+def _worker(
+    candidate: Candidate, operation: Operation, timeout_s: float, by: Launching | None = None
+) -> Worker:
+    """Return a worker of the candidate (UsageError)."""
     try:
-        worker = Worker(
+        return Worker(
             candidate,
             {operation.name: operation},
             timeout_s=timeout_s,
@@ -134,6 +131,23 @@ def _replay_on(
         )
     except CandidateUnloadableError as error:
         raise UsageError(str(error)) from None
+
+
+def _replay_on(
+    candidate: Candidate, case: Case, console: Screen, options: ReplayOptions, by: Launching
+) -> int:
+    operation = ALL[case.operation]
+    label = f"{operation.name} [{candidate.name}]"
+    skip = find_skip(operation, candidate)
+    if skip is not None:
+        console.print_line(f"UNVERIFIED {label} {skip.reason.text}")
+        return INCOMPLETE
+    worker = _worker(candidate, operation, options.timeout_s, by)
+    if options.device == "auto" and launching_operations(worker, {operation.name: operation}):
+        worker.stop()
+        interpreted = msgspec.structs.replace(candidate, lane="interpreter")
+        console.print_line(f"{label} launches Triton: judged in the interpreter")
+        worker = _worker(interpreted, operation, options.timeout_s)
     if line := interface_line(worker.candidate):
         console.print_line(line)
     try:

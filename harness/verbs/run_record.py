@@ -94,7 +94,9 @@ def _with_command(finding: Finding, candidates: list[Candidate], options: Verify
     if finding.command:
         return finding
     candidate = next(c for c in candidates if c.name == finding.candidate)
-    plain = candidate.lane == "cpu" or candidate in BUILT_IN
+    # With --device auto, replay finds the lane itself.
+    by_itself = candidate.lane == "cpu" and options.device == "auto"
+    plain = by_itself or candidate in BUILT_IN
     by_option = candidate.deviations == tuple(dict.fromkeys(options.deviations))
     words = ["attnproof", "replay", shell_path(options.out / finding.case_path)]
     words += ["--candidate", shell_path(name_of(candidate))]
@@ -140,13 +142,14 @@ def _verdict(results: list[OperationResult], interrupted: bool) -> tuple[RunVerd
 def coverage_notes(plan: Plan) -> list[str]:
     """Return a note on each part that the run leaves out."""
     steps, share, notes = len(plan.steps), plan.settings.costly_share, []
-    run = min(len(steps_on(candidate, plan.steps, share)) for candidate in plan.candidates)
+    pairs = [(o, c.judging(o.name)) for o in plan.operations for c in plan.candidates]
+    run = min(len(steps_on(candidate, plan.steps, share)) for _, candidate in pairs)
     if run < steps:
         notes.append(
             f"{steps - run} of the {steps} trace steps in Triton's interpreter: a kernel takes "
             "tens of milliseconds there"
         )
-    if share > 1 and any(is_costly(o, c) for o in plan.operations for c in plan.candidates):
+    if share > 1 and any(is_costly(*pair) for pair in pairs):
         notes.append(
             f"{share - 1} in {share} of the drawn cases, and of the second calls on equal input, "
             "where a case is costly (in Triton's interpreter, and sequences in processes of their "

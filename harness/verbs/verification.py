@@ -31,7 +31,16 @@ from attnproof.harness.running.errors import (
 from attnproof.harness.running.interface_choice import with_interface
 from attnproof.harness.running.own_operations import notes_on_failures, use_operations
 from attnproof.harness.running.parent.environment import gpu_name
-from attnproof.harness.running.parent.plan import Lacking, Plan, misspelt_notes, probe
+from attnproof.harness.running.parent.plan import (
+    Lacking,
+    Plan,
+    Probed,
+    launch_lines,
+    probe,
+    unrun_notes,
+    with_interpreted,
+    without_kernels,
+)
 from attnproof.harness.running.parent.session import ProgressCallbacks, run
 from attnproof.harness.running.recordings import read_recordings
 from attnproof.harness.running.task.broad_deviations import broad_entries
@@ -118,7 +127,8 @@ def run_verification(
     strength, unread = read_strength(options.strength)
     broad = broad_entries(options.deviations, operations)
     settings = _settings(options, seed, minimise_known=minimise_known)
-    candidates, lacking = probe(candidates, operations, settings)
+    probed = probe(candidates, operations, settings)
+    candidates, lacking = _lanes(probed, operations, options, only_timed=timing is not None)
     if timing is not None and not (options.bench or options.ops):
         operations = _offered(operations, candidates[:-1], lacking)
     for candidate in candidates:
@@ -141,8 +151,8 @@ def run_verification(
     steps, held, notes = _steps(options, operations, depth.steps, seed, observe_reading)
     for outcome in held:
         observe_recorded(outcome)
-    unused += misspelt_notes(lacking)
-    broad += untried_notes(candidates)
+    unused += unrun_notes(lacking)
+    broad += untried_notes(candidates) + launch_lines(candidates)
     output = Output(options.out)
     jobs = options.jobs or min(_DEFAULT_JOBS, len(os.sched_getaffinity(0)))
     limit = options.maxfail or int(options.first)
@@ -176,6 +186,16 @@ def _checked(options: VerifyOptions, timing: TimingOptions | None) -> TimingOpti
         check_timing(timing)
         check_files(timing)
     return timing
+
+
+def _lanes(
+    probed: Probed, operations: list[Operation], options: VerifyOptions, *, only_timed: bool
+) -> tuple[list[Candidate], Lacking]:
+    """Return the candidates, and reasons for what is not run, by what launches Triton."""
+    if only_timed and not options.bench:
+        return probed.candidates, without_kernels(probed, operations)
+    candidates = with_interpreted(probed) if options.device == "auto" else probed.candidates
+    return candidates, probed.lacking
 
 
 def _offered(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import NamedTuple
+
+import msgspec
 
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
 from attnproof.harness.model.case import EngineStep, Sourced
@@ -17,12 +20,17 @@ from attnproof.harness.running.extras import install_hint
 from attnproof.harness.running.own_operations import own_names
 from attnproof.harness.running.task.candidate_process import CandidateUnloadableError
 from attnproof.harness.running.task.settings import Settings
+from attnproof.harness.running.task.triton_launches import launching_operations
 from attnproof.harness.running.task.workers import Worker
 
 INTERPRETED_SHARE = 4
 """One in this many engine steps is run in Triton's interpreter, even in a thorough run."""
 _OWN = "`attnproof init` begins a definition of any other function, which --operations names"
 _HOST_ONLY = Reason(Cause.HOST_ONLY, "reads only CPU mirrors: there is no device path to verify")
+_LAUNCHES = Reason(
+    Cause.NO_GPU,
+    "launches Triton, which only a GPU times; `attnproof verify` judges it in the interpreter",
+)
 _CHECKS_OFF = Reason(Cause.CHECKS_OFF, "some steps are malformed, and its checks are off")
 
 Lacking = dict[str, dict[str, Reason]]
@@ -59,6 +67,8 @@ class Probed(NamedTuple):
     candidates: list[Candidate]
     """All candidates, each with its interface."""
     lacking: Lacking
+    launching: dict[str, frozenset[str]]
+    """Operations whose functions launch Triton, by candidate on the CPU."""
 
 
 def probe(candidates: list[Candidate], operations: list[Operation], settings: Settings) -> Probed:
@@ -67,7 +77,7 @@ def probe(candidates: list[Candidate], operations: list[Operation], settings: Se
     Raises UsageError for a candidate that cannot be imported or offers no operation.
     """
     by_name = {operation.name: operation for operation in operations}
-    probed = Probed([], {})
+    probed = Probed([], {}, {})
     for candidate in candidates:
         if candidate in BUILT_IN or why_absent(candidate):
             probed.candidates.append(candidate)
@@ -78,7 +88,10 @@ def probe(candidates: list[Candidate], operations: list[Operation], settings: Se
             )
         except CandidateUnloadableError as error:
             raise UsageError(str(error)) from None
-        worker.stop()
+        try:
+            launches = launching_operations(worker, by_name)
+        finally:
+            worker.stop()
         if not worker.offers:
             own = [name for name in by_name if name in own_names()]
             hints = _misspelt(worker) or ([] if own else [_OWN])
@@ -91,20 +104,55 @@ def probe(candidates: list[Candidate], operations: list[Operation], settings: Se
         lacking = {name: why for name, why in reasons.items() if why is not None}
         probed.candidates.append(worker.candidate)
         probed.lacking[candidate.name] = lacking
+        probed.launching[candidate.name] = launches
     return probed
+
+
+def with_interpreted(probed: Probed) -> list[Candidate]:
+    """Return the candidates; what launches Triton is judged in its interpreter."""
+    return [
+        msgspec.structs.replace(candidate, interpreted=probed.launching[candidate.name])
+        if probed.launching.get(candidate.name)
+        else candidate
+        for candidate in probed.candidates
+    ]
+
+
+def without_kernels(probed: Probed, operations: list[Operation]) -> Lacking:
+    """Return reasons for what is not offered, and for what cannot be timed on a CPU.
+
+    Triton's interpreter has no speed. Raises UsageError for a candidate of which nothing is left.
+    """
+    lacking = dict(probed.lacking)
+    for name, launches in probed.launching.items():
+        lacking[name] = dict.fromkeys(sorted(launches), _LAUNCHES) | lacking[name]
+        if launches and all(operation.name in lacking[name] for operation in operations):
+            raise UsageError(f"candidate {name}: each operation {_LAUNCHES.text}")
+    return lacking
+
+
+def launch_lines(candidates: Iterable[Candidate]) -> list[str]:
+    """Return a line for each candidate with operations that launch Triton."""
+    return [
+        f"{', '.join(sorted(candidate.interpreted))} of {candidate.name}: launches Triton: judged "
+        "in the interpreter"
+        for candidate in candidates
+        if candidate.interpreted
+    ]
 
 
 def _misspelt(worker: Worker) -> list[str]:
     return [f"{own}: did you mean {name}?" for name, own in worker.misspelt.items()]
 
 
-def misspelt_notes(lacking: Lacking) -> list[str]:
-    """Return a note on each function of a candidate that nearly has an operation's name."""
+def unrun_notes(lacking: Lacking) -> list[str]:
+    """Return a note on each function that is not timed, or nearly has an operation's name."""
     return [
         f"{name} on {candidate}: {reason.text}"
         for candidate, reasons in lacking.items()
         for name, reason in reasons.items()
-        if reason.cause is Cause.NO_FUNCTION and "did you mean" in reason.text
+        if reason is _LAUNCHES
+        or (reason.cause is Cause.NO_FUNCTION and "did you mean" in reason.text)
     ]
 
 

@@ -36,11 +36,13 @@ def link(outcomes: list[Outcome], plan: Plan) -> list[Outcome]:
         }
         if len(failed) < 2:
             continue
+        lanes = {name: candidate.judging(name) for name in failed}  # one process calls all of them
+        worker_candidate = max(lanes.values(), key=lambda each: each.lane == "interpreter")
         operations = {o.name: o for o in plan.operations if o.name in failed}
         cured = {name: set[str]() for name in failed}
         for name in failed:
             if time.monotonic() < end:
-                cured[name] = set(_cured_by(name, failed, candidate, operations, plan))
+                cured[name] = set(_cured_by(name, failed, worker_candidate, operations, plan))
         outcomes = _linked(outcomes, candidate, failed, cured)
     return outcomes
 

@@ -64,8 +64,9 @@ class _Session:
 
     def schedule(self) -> None:
         """Record an outcome for each pair that is skipped, and queue the other pairs."""
-        for candidate in self.plan.candidates:
+        for chosen in self.plan.candidates:
             for operation in self.plan.operations:
+                candidate = chosen.judging(operation.name)
                 skip = find_skip(operation, candidate)
                 lacking = self.plan.lacking.get(candidate.name, {}).get(operation.name)
                 if skip is None and lacking is not None:

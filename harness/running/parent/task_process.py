@@ -62,7 +62,7 @@ class TaskProcess:
     ) -> TaskProcess:
         """Start a process that carries out the order, then those that it is sent."""
         ours, theirs = multiprocessing.Pipe()
-        number = plan.candidates.index(candidate)
+        number = [each.name for each in plan.candidates].index(candidate.name)
         parent = os.getpid()
 
         def drive() -> None:

@@ -86,6 +86,8 @@ class CaseProcess:
         self.forms: Mapping[str, str] | None = None
         """Earlier forms of the candidate's functions (`interfaces.weakest.earlier_form`), None
         before the first start."""
+        self.launching: frozenset[str] = frozenset()
+        """Operations whose functions name kernels of Triton, of a candidate on the CPU."""
         self.places: dict[str, str] = {}
         """Source of the function or class of each operation, such as "backend.py:12"."""
         self.cases: deque[Case] = deque(maxlen=_MOST_CASES)
@@ -140,7 +142,7 @@ class CaseProcess:
             import_s = max(0.0, self._deadline - time.monotonic())
         ready = self._process.start(import_s)
         self.offers, self.withheld, self.places = ready.offers, ready.withheld, ready.places
-        self.misspelt = ready.misspelt
+        self.misspelt, self.launching = ready.misspelt, ready.launching
         if self.forms is None:
             self.forms = ready.forms
             self.candidate = with_reported_interface(

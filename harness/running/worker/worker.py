@@ -34,6 +34,7 @@ from attnproof.harness.running.candidates import (
     enter_lane,
     exchange,
     imports_once,
+    is_ours,
     load,
     offered_by,
     withheld,
@@ -46,6 +47,7 @@ from attnproof.harness.running.interface_choice import interface_to_adapt, with_
 from attnproof.harness.running.processes.channel import FORKED_STATUS, Channel, messages
 from attnproof.harness.running.processes.linux import limit_memory
 from attnproof.harness.running.worker.interpreter import skip_discarded_checks, skip_repeated_work
+from attnproof.harness.running.worker.kernel_names import names_kernel
 from attnproof.harness.running.worker.misspelt import misspelt
 from attnproof.harness.running.worker.places import place_of
 
@@ -89,6 +91,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     interface_reason: str = ""
     forms: dict[str, str] = {}
     """Interfaces whose arguments the functions take, where those of later engines are lacking."""
+    launching: frozenset[str] = frozenset()
+    """Operations whose functions name kernels of Triton, of a candidate on the CPU."""
 
 
 class Unloadable(msgspec.Struct, frozen=True, tag=True):
@@ -194,7 +198,24 @@ class _Worker:
             "" if chosen is self._candidate else chosen.interface,
             utf8(chosen.interface_reason),
             _forms(module, self._offers),
+            self._launching(module),
         )
+
+    def _launching(self, module: Any) -> frozenset[str]:
+        """Return the operations that may launch Triton, none if it cannot be told."""
+        if self._candidate.lane != "cpu" or is_ours(self._candidate):
+            return frozenset()
+        package = str(getattr(module, "__name__", "")).partition(".")[0]
+        try:
+            return frozenset(
+                name
+                for name, operation in self._operations.items()
+                if self._offers[name] is not None
+                for part in operation.call.names(name)
+                if names_kernel(getattr(module, part, None), package)
+            )
+        except Exception:  # the candidate has broken what the search needs
+            return frozenset()
 
     def _misspelt(self, module: Any) -> dict[str, str]:
         """Return the functions that nearly have an operation's name, none if it cannot be told."""

@@ -45,6 +45,8 @@ class CandidateVerdicts:
             return f"not offered: {result.reason}" if result.reason else "not offered"
         if result.verdict == "UNVERIFIED":
             return f"not verified: {result.reason}"
+        if result.device != self.lane:
+            return "launches Triton: judged in the interpreter, which has no speed"
         if result.verdict not in _VERIFIED:
             return f"failed verification: {result.reason or f'{result.failed} cases are wrong'}"
         if case.id not in self.cases:

@@ -8,7 +8,7 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.interface_choice import with_interface
-from attnproof.harness.running.parent.plan import misspelt_notes, probe
+from attnproof.harness.running.parent.plan import probe, unrun_notes
 from attnproof.harness.running.task.settings import Settings
 
 OPERATIONS = [ALL["build_slot_mapping"], ALL["split_attn_metadata"]]
@@ -21,7 +21,7 @@ def probed(tmp_path, text: str):
 
 def test_a_nearly_right_function_gets_a_note(tmp_path):
     text = "def build_slot_maping(): ...\ndef split_attn_metadata(): ...\ndef helper(): ...\n"
-    assert misspelt_notes(probed(tmp_path, text)) == [
+    assert unrun_notes(probed(tmp_path, text)) == [
         "build_slot_mapping on mine: the candidate has no such function; "
         "build_slot_maping: did you mean build_slot_mapping?"
     ]
@@ -29,7 +29,7 @@ def test_a_nearly_right_function_gets_a_note(tmp_path):
 
 def test_a_candidate_with_right_names_gets_none(tmp_path):
     text = "def build_slot_mapping(): ...\ndef build_slot_maping(): ...\n"
-    assert misspelt_notes(probed(tmp_path, text)) == []
+    assert unrun_notes(probed(tmp_path, text)) == []
 
 
 def test_a_candidate_of_one_misspelt_function_is_told_so(tmp_path):
