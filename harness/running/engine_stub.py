@@ -34,8 +34,8 @@ from attnproof.harness.running.placeholders import only_placeholder, placeholder
 STUB = "vllm"
 """The only engine that has a stub, and its package."""
 _FROM_TRITON = {"triton": "triton", "tl": "triton.language"}
-_supplied: set[int] = set()
-"""Ids of the values that the stub's modules have returned, which these keep."""
+_supplied: dict[int, Any] = {}
+"""Values that the stub's modules have returned, by id: kept, so that no other value gets the id."""
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True):
@@ -145,7 +145,7 @@ class _Module(ModuleType):
             raise AttributeError(name if known else _no_name(self.__name__, name))
         value = _value(self.__name__, name, self._interface)
         setattr(self, name, value)
-        _supplied.add(id(value))
+        _supplied[id(value)] = value
         return value
 
 

@@ -63,6 +63,7 @@ def stub():
     """Let this process find the stub, until the test ends."""
     engine_stub.install_stub("")
     yield
+    engine_stub._supplied.clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
         del sys.modules[name]
     sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, engine_stub._Finder)]
