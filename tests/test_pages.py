@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Forked
 
 DOCS = Path(__file__).parents[1] / "docs"
-_BLOCK = re.compile(r"^```(python|json|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(python|toml|json|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COUNTED = r"(?:of|cases?|failed|advice|checks?|findings?|drawn|edge|steps|unverified|s|operations)"
 _FIGURE = re.compile(rf"\d[\d,.]*(?= {_COUNTED}\b)|(?<=\()\d+(?= cases/s)|\bnone(?= of \d)")
 FILES = {
@@ -48,14 +48,18 @@ def commands(block: str) -> list[tuple[list[str], list[str]]]:
 def exit_codes(page: str, folder: Path, attnproof: Forked) -> list[int]:
     """Type the commands of a page in the folder, compare outputs; return the exit codes.
 
-    A block of Python is `backend.py`, or the file that its first line names; one of JSON has the
-    name of its definition.
+    A block of Python is `backend.py`, or the file that its first line names, as one of TOML is; one
+    of JSON has the name of its definition.
     """
     codes = []
     for kind, text in _BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
-        if kind == "python":
-            named = re.match(r"# (\w+\.py)\n", text)
-            (folder / (named[1] if named else "backend.py")).write_text(text, encoding="utf-8")
+        if kind in ("python", "toml"):
+            named = re.match(r"# ([\w/]+\.(?:py|toml))\n", text)
+            file = folder / (named[1] if named else "backend.py")
+            if file.parent != folder:  # of a package
+                file.parent.mkdir(exist_ok=True)
+                (file.parent / "__init__.py").touch()
+            file.write_text(text, encoding="utf-8")
             continue
         if kind == "json":
             (folder / f"{json.loads(text)['name']}.json").write_text(text, encoding="utf-8")
@@ -71,7 +75,7 @@ def exit_codes(page: str, folder: Path, attnproof: Forked) -> list[int]:
 
 @pytest.mark.slow
 def test_the_quickstart_goes_from_red_to_green(attnproof, tmp_path):
-    assert exit_codes("quickstart.md", tmp_path, attnproof) == [1, 1, 0, 0]
+    assert exit_codes("quickstart.md", tmp_path, attnproof) == [1, 1, 0, 0, 1]
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ _OURS = (
     *("summary.json", "index.html", "junit.xml", "summary.md", "bench.json", RESULTS, CASES),
     *("results.sarif", CODE_QUALITY, "cases"),
 )
-_CASE = re.compile(r"[0-9a-f]{12}\.json")
+_CASE = re.compile(r"[0-9a-f]{12}\.(json|py)")
 """Names of the files in `cases`."""
 _SCRATCH = ".running-"
 _MARK = "attnproof"

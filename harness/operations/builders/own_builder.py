@@ -280,14 +280,19 @@ def _invariants(call: Call, outputs: Outputs) -> Iterable[Violation]:
     metadata = call["common_attn_metadata"]
     arrays = batch_arrays(call.facts.batch)
     longest = {
-        "max_query_len": int(arrays.query_start_loc[1:].max(initial=0))
-        and int((arrays.query_start_loc[1:] - arrays.query_start_loc[:-1]).max(initial=0)),
+        "max_query_len": max(call.facts.batch.query_lens, default=0),
         "max_seq_len": int(arrays.seq_lens.max(initial=0)),
+    }
+    below = {
+        "max_query_len": "is below the longest query",
+        "max_seq_len": "is below the longest sequence",
     }
     for name, least in longest.items():
         value = counts.get(name, least)
-        if not least <= value <= max(least, getattr(metadata, name)):
-            yield Violation(name, f"is {value}, and the longest has {least}")
+        if value < least:
+            yield Violation(name, below[name])
+        elif value > max(least, getattr(metadata, name)):
+            yield Violation(name, "is above the bound that the batch has")
     split = {name: counts[name] for name in SPLIT if name in counts}
     if not split or counts["threshold"] is None:
         return
@@ -301,10 +306,12 @@ def _invariants(call: Call, outputs: Outputs) -> Iterable[Violation]:
         values = sorted({each[name] for each in possible})
         if value not in values:
             expected = " or ".join(map(str, values))
-            text = f"is {value}, expected {expected} with a threshold of {counts['threshold']}"
-            yield Violation(name, text)
+            limit = f"with a threshold of {counts['threshold']}"
+            yield Violation(
+                name, f"is the count of another split, {value}, expected {expected} {limit}"
+            )
             return
-    yield Violation("num_decodes", f"and the other counts are {split}, of no split of the batch")
+    yield Violation("num_decodes", f"the counts are of no split, {split}")
 
 
 def _diagnose(_call: Call, place: Place, _expected: Any, _got: Any) -> str:
