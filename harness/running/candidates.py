@@ -76,7 +76,9 @@ _ENGINES = (
     # FlashInfer has Triton kernels only.
     _adapter("flashinfer", f"{ADAPTERS}flashinfer", "interpreter"),
 )
-_NAMED = (*BUILT_IN, _REFERENCE, *_ENGINES)
+SDPA = Candidate("torch-sdpa", "attnproof.harness.timing.torch_sdpa", checked=False)
+"""Attention of torch over keys and values that it gathers, a peer to time beside."""
+_NAMED = (*BUILT_IN, _REFERENCE, *_ENGINES, SDPA)
 
 
 def resolve(names: list[str], device: str, stub: str = "") -> list[Candidate]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from attnproof.harness.running.candidates import SDPA
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.parent.environment import gpu_name
 from attnproof.harness.verbs.checks import check_timing
@@ -11,6 +12,8 @@ from attnproof.harness.verbs.options import BenchOptions, VerifyOptions
 from attnproof.harness.verbs.verify import verify
 
 PEER, OWN = "vllm", "optimized"
+_ATTENTION = ("paged_attention", "decode_attention")
+"""Operations whose peer is torch's attention."""
 _EXAMPLES = 10
 """Cases drawn for each operation; `verify --bench` draws as many as `verify`."""
 
@@ -23,7 +26,7 @@ def bench(options: BenchOptions, *, command: str = "attnproof bench") -> int:
             f"--device is {options.device!r}: bench times on cpu and cuda only, "
             "use --device auto, cpu or cuda"
         )
-    peer = options.against or default_peer()
+    peer = options.against or default_peer(options.ops)
     own = [name for name in options.candidates or [OWN] if name != peer]
     if options.against and not own:
         raise UsageError(f"--against {peer}: no other candidate to time; name one with --candidate")
@@ -52,6 +55,8 @@ def bench(options: BenchOptions, *, command: str = "attnproof bench") -> int:
     return verify(verified, command=command, timing=options, minimise_known=False)
 
 
-def default_peer() -> str:
-    """Return `vllm` if it is installed, otherwise `reference`."""
+def default_peer(ops: str = "") -> str:
+    """Return torch's attention for attention alone, else `vllm` if installed, else `reference`."""
+    if set(ops.split(",")) <= set(_ATTENTION):
+        return SDPA.name
     return PEER if find_spec(PEER) else "reference"

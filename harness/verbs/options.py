@@ -227,7 +227,11 @@ class BenchOptions(TimingOptions, RunOptions):
         "auto"
     )
     against: Annotated[
-        str, typer.Option(help="candidate to compare with (default: vllm, or the reference)")
+        str,
+        typer.Option(
+            help="candidate to compare with (default: torch-sdpa if --ops is attention alone, "
+            "else vllm, or the reference)"
+        ),
     ] = ""
 
 
