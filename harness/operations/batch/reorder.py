@@ -34,9 +34,12 @@ _HAS_PROGRESS = st.integers(0, 2)
 
 class _Params(Params):
     query_lens: Numbers
+    """Scheduled tokens of each request."""
     decode_threshold: Positive
     computed_lens: Numbers | None = None
+    """Computed tokens of each request, None for a batch that has no such field."""
     prompt_lens: Numbers | None = None
+    """Tokens of the prompt of each request, None for a batch that has no such field."""
 
 
 def _problem(case: Case) -> str:

@@ -43,15 +43,22 @@ _ARGS = ("batch", "tokens", "heads", "size", "layout", "dtype")
 
 class _QueryParams(Params):
     batch: Tokens
+    """Requests."""
     tokens: Tokens
+    """Query tokens of each request."""
     heads: Few
+    """Query heads."""
     size: Annotated[int, Meta(ge=0, le=2**16)]
+    """Elements of a head."""
     layout: Layout
+    """Index of the memory layout."""
     dtype: Annotated[int, Meta(ge=0, le=len(_DTYPES) - 1)]
+    """Index of the dtype."""
 
 
 class _OutputParams(_QueryParams):
     flat: Annotated[int, Meta(ge=0, le=1)]
+    """1 for an output of three dimensions, 0 for one of four."""
 
 
 def _problem(case: Case) -> str:

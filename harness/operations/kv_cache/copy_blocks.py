@@ -61,11 +61,15 @@ _LayerNumbers = Annotated[list[Annotated[int, Meta(ge=0, le=2**16)]], Meta(max_l
 
 class _Params(Params):
     pairs: Pairs
+    """Source and destination block of each copy."""
     layers: Annotated[list[_LayerNumbers], Meta(max_length=64)]
     dtype: CacheDtype
+    """Dtype of the caches."""
     repeated: bool
     pairs_on_cpu: bool
+    """True if the pairs are on the CPU."""
     strided_pairs: bool
+    """True for pairs with gaps between them."""
     far: bool = False
     other_dtype: CacheDtype | None = None
     """Dtype of every second layer, None for `dtype`."""

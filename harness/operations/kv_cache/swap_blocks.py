@@ -59,21 +59,35 @@ _Size = Annotated[int, Meta(ge=0, le=2**16)]
 
 class _Params(Params):
     src_blocks: _Size
+    """Blocks of the source."""
     dst_blocks: _Size
+    """Blocks of the destination."""
     block_size: _Size
+    """Tokens of a block."""
     num_kv_heads: _Size
+    """Heads of keys and values."""
     head_size: _Size
+    """Elements of a head."""
     dtype: CacheDtype
+    """Dtype of both caches."""
     src_layout: Layout
+    """Memory layout of the source."""
     dst_layout: Layout
+    """Memory layout of the destination."""
     src_gap: Few
+    """Elements between two rows of the source."""
     dst_gap: Few
+    """Elements between two rows of the destination."""
     src_on_cpu: bool
     dst_on_cpu: bool
     pairs_on_cpu: bool
+    """True if the pairs are on the CPU."""
     strided_pairs: bool
+    """True for pairs with gaps between them."""
     same_cache: bool
+    """True if source and destination are one cache."""
     pairs: Pairs
+    """Block of the source and block of the destination, of each copy."""
     far: bool = False
 
 

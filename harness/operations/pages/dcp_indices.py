@@ -38,11 +38,15 @@ def _near_edges(size: int, interleave: int) -> st.SearchStrategy[int]:
 
 class _Params(Params):
     size: Some
+    """Ranks that share a cache."""
     rank: Count
+    """Rank whose part is computed."""
     interleave: Positive
+    """Positions that a rank owns in turn."""
     wide: bool
     """True for int64 values, False for int32."""
     strided: bool
+    """True for indices with gaps between them."""
     indices: Annotated[list[_Index], Meta(max_length=2**16)]
     columns: Annotated[int, Meta(ge=0, le=64)]
     transposed: bool = False

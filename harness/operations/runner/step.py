@@ -41,15 +41,19 @@ class StepParams(Params):
     """Parameters of a step."""
 
     rows: Annotated[list[_Row], Meta(max_length=4096)]
+    """Row of each request: its slot, and tokens by kind."""
     slots: Annotated[int, Meta(ge=1, le=4096)]
+    """Request slots."""
     drafts: Few
     """Most draft tokens of a request."""
     new: Annotated[int, Meta(ge=0, le=1)]
     """New tokens that a row samples beside accepted drafts."""
     lookahead: Few
+    """Rows of `next_prefill_tokens`, which has an entry for each slot."""
     vocabulary: Some
     """Token ids that are counted."""
     counted: bool
+    """True if `post_update` counts the token ids."""
     offsets: bool
     """True if `post_update` gets offsets."""
     spare: Annotated[int, Meta(ge=0, le=4096)]

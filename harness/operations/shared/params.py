@@ -59,9 +59,11 @@ class LayerParams(Params, kw_only=True):
     """Parameters of the layer of an attention operation (`cases.layers.attention.Shape`)."""
 
     num_kv_heads: Some
+    """Heads of keys and values."""
     group: Some
     """Query heads of a kv head."""
     head_size: HeadSize
+    """Elements of a head."""
     dtype: Literal["float16", "bfloat16"]
     """Dtype of queries, keys and values."""
     cache: Literal["auto", "fp8", "uint8"]

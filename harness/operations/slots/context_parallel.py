@@ -27,8 +27,11 @@ NAME = "get_dcp_local_seq_lens"
 class _Params(Params):
     seq_lens: Blocks
     size: Some
+    """Ranks that share a cache."""
     rank: Count | None
+    """Rank whose part is computed."""
     interleave: Positive
+    """Positions that a rank owns in turn."""
     tensor: bool
     wide: bool
     strided: bool

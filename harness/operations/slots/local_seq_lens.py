@@ -32,8 +32,11 @@ _SPARE = st.integers(0, 4)
 class _Params(Params):
     seq_lens: Blocks
     size: Some
+    """Ranks that share a cache."""
     rank: Count
+    """Rank whose part is computed."""
     interleave: Positive
+    """Positions that a rank owns in turn."""
     padded: Few | None = None
     """Padded rows, None for a call without `num_reqs_padded`."""
     spare: Few = 0
@@ -41,7 +44,9 @@ class _Params(Params):
     stale: Few = 0
     """Entries of the lengths behind those of the batch."""
     wide: bool = False
+    """True for int64 lengths."""
     strided: bool = False
+    """True for lengths with gaps between them."""
 
 
 def _problem(case: Case) -> str:

@@ -58,11 +58,16 @@ class _RankFacts(Facts):
 
 class _Params(Params):
     size: Annotated[int, Meta(ge=1, le=64)]
+    """Ranks that share a cache."""
     interleave: Positive
+    """Positions that a rank owns in turn."""
     out_spare: Tokens | None = None
+    """Entries of the output behind the tokens, None without an output."""
     num_padded: Tokens | None = None
+    """Entries behind the tokens, None for a call without `num_padded_tokens`."""
     start_idx: Lengths | None = None
     columns: Count | None = None
+    """Columns of the block table, None for all."""
 
 
 def _problem(case: Case) -> str:

@@ -34,9 +34,13 @@ _ARGS = ("blocks", "range_start", "range_end", "block_size")
 
 class _Params(Params):
     blocks: Blocks
+    """Block ids of the sequence."""
     range_start: Tokens
+    """First position."""
     range_end: Tokens
+    """End of the positions."""
     block_size: BlockSize
+    """Tokens of a block."""
 
 
 def _problem(case: Case) -> str:

@@ -43,9 +43,12 @@ class _SlotFacts(Facts):
 
 class _Params(Params):
     num_padded: Tokens | None
+    """Entries behind the tokens, None for a call without `num_padded_tokens`."""
     out_spare: Tokens | None
+    """Entries of the output behind the tokens, None without an output."""
     start_idx: Lengths | None = None
     columns: Count | None = None
+    """Columns of the block table, None for all."""
 
 
 def _problem(case: Case) -> str:

@@ -54,11 +54,14 @@ class _StepFacts(Facts):
 
 class _Params(Params):
     ubatches: Some
+    """Micro-batches."""
     point: Positive | None = None
+    """Tokens of each micro-batch but the last, None for equal parts."""
     points: Counts | None = None
     """Points of a list, which is then given instead of `point`."""
     wide: bool = False
     ubatching: bool = True
+    """False if the step is not cut at all."""
 
 
 def _cuts(batch: Batch, params: dict[str, Any]) -> list[int]:

@@ -69,12 +69,16 @@ _VIEWS = (
 
 class _MakeParams(Params):
     cuts: Counts
+    """Query tokens at which the batch is cut."""
     index: Count
+    """Index of the slice."""
 
 
 class _SplitParams(Params):
     cuts: Counts | None
+    """Query tokens at which the batch is cut, None for no slices."""
     picked: Counts | None = None
+    """Indices of the slices, None for all."""
 
 
 def _problem(case: Case) -> str:

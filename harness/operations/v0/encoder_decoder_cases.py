@@ -42,7 +42,9 @@ class EncoderDecoderParams(Params):
     """Parameters of the operations on V0 metadata with two sides."""
 
     attn_type: Literal["decoder", "encoder", "encoder_only", "encoder_decoder"]
+    """Kind of attention of the layer."""
     is_prompt: bool
+    """True for prefills, False for decodes."""
     decoder_only: bool
     encoder: Lengths
     absent: Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=64)]

@@ -35,9 +35,12 @@ class ImplParams(LayerParams, kw_only=True):
     """Parameters of a step of one layer."""
 
     flat: bool
+    """True for an output of two dimensions."""
     profile: bool
+    """True for a profiling run, which has no metadata."""
     gap: Few
     spare_rows: Few
+    """Rows of queries and output behind the tokens."""
     out: OutDtype
     no_mask: bool = False
     """True if the metadata has no mask of the decodes, as without xformers."""
