@@ -21,6 +21,10 @@ def device_type(device: str) -> str:
     return device.partition(":")[0]
 
 
+class NotProvidedError(AttributeError):
+    """A use of what only an installed engine has: no verdict on the candidate follows from it."""
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """The source of a candidate's functions, and the device that they are called on."""
 

@@ -31,6 +31,8 @@ class Cause(StrEnum):
     """The candidate does not check its input, and the operation's steps include malformed input."""
     PACKAGE_ABSENT = auto()
     NO_FUNCTION = auto()
+    NOT_PROVIDED = auto()
+    """The candidate needs what only an installed engine has, or a config of its own."""
     WITHHELD = auto()
     """The candidate gives the reason in its NOT_OFFERED."""
     NAMED_IN_OPS = auto()

@@ -17,6 +17,7 @@ import torch
 
 from attnproof.harness.cases.memory.arena import memory_of
 from attnproof.harness.model.call import Call, Outputs
+from attnproof.harness.model.candidate import NotProvidedError
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.model.text import text_of
@@ -114,6 +115,8 @@ def attempt(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a candidate may raise anything, SystemExit too
+        if isinstance(error, NotProvidedError):
+            raise
         if is_lost(error):
             raise DeviceLostError(text_of(error, str)) from error
         outcome.error = error

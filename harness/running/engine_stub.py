@@ -27,6 +27,7 @@ import torch
 from attnproof import reference
 from attnproof.harness.backports import tomllib
 from attnproof.harness.interfaces import naming, offered_as, vllm_batch
+from attnproof.harness.model.candidate import NotProvidedError
 from attnproof.harness.running.engines import find_spec, installed_version
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.placeholders import only_placeholder, placeholder
@@ -154,7 +155,7 @@ def _value(module: str, name: str, interface: str) -> Any:
     table = _table()
     if name in table.values:
         return table.values[name]
-    if name in table.absent.split():
+    if name in table.absent.split() or re.match(r"(is|has|supports)_", name):
         return lambda *_, **__: False
     if name in _UTILITIES:
         return _UTILITIES[name]
@@ -228,10 +229,14 @@ class _Platform:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("is_"):
             return lambda *_, **__: False
-        raise AttributeError(only_placeholder(f"{STUB}.platforms.current_platform", name))
+        raise NotProvidedError(only_placeholder(f"{STUB}.platforms.current_platform", name))
 
 
 _UTILITIES: dict[str, Any] = {
+    "get_layers_from_vllm_config": lambda *_: {},
+    "get_tensor_model_parallel_world_size": lambda: 1,
+    "get_tensor_model_parallel_rank": lambda: 0,
+    "get_dcp_world_size_and_rank": lambda: (1, 0),
     "cdiv": lambda a, b: -(-a // b),
     "round_up": lambda x, y: -(-x // y) * y,
     "round_down": lambda x, y: x // y * y,

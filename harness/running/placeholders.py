@@ -6,6 +6,8 @@ from abc import ABCMeta
 from inspect import isclass, isfunction
 from typing import Any
 
+from attnproof.harness.model.candidate import NotProvidedError
+
 _ORIGIN = "_attnproof_stub_of"
 """Attribute of a placeholder: its full name."""
 
@@ -28,11 +30,11 @@ class _PlaceholderType(ABCMeta):
             member = placeholder(f"{origin}.{name}")
             setattr(cls, name, member() if name.isupper() else member)  # of an enum, or a class
             return getattr(cls, name)
-        raise AttributeError(only_placeholder(origin, name))
+        raise NotProvidedError(only_placeholder(origin, name))
 
     def __bool__(cls) -> bool:
         if _ORIGIN in vars(cls):
-            raise TypeError(only_placeholder(_origin(cls)))
+            raise NotProvidedError(only_placeholder(_origin(cls)))
         return True
 
 
@@ -55,7 +57,7 @@ class _Placeholder(metaclass=_PlaceholderType):
         """Return the decorated function or class."""
         if _is_decorated(args):
             return args[0]
-        raise TypeError(only_placeholder(_origin(type(self))))
+        raise NotProvidedError(only_placeholder(_origin(type(self))))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -63,10 +65,16 @@ class _Placeholder(metaclass=_PlaceholderType):
         following: Any = getattr(super(), "__getattr__", None)  # of another base, such as a Module
         if following is not None:
             return following(name)
-        raise AttributeError(only_placeholder(_origin(type(self)), name))
+        raise NotProvidedError(only_placeholder(_origin(type(self)), name))
 
     def __bool__(self) -> bool:
         return bool(type(self))
+
+    def _without_value(self, *_: Any) -> Any:
+        raise NotProvidedError(only_placeholder(_origin(type(self))))
+
+    __iter__ = __getitem__ = __index__ = __float__ = _without_value
+    __lt__ = __le__ = __gt__ = __ge__ = __add__ = __sub__ = __mul__ = __floordiv__ = _without_value
 
 
 def _is_decorated(args: tuple[Any, ...]) -> bool:

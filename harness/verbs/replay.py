@@ -13,7 +13,7 @@ from attnproof.harness.guard import attempt
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.run import Difference
+from attnproof.harness.model.run import Cause, Difference
 from attnproof.harness.model.verdict import Explanation, Failure
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles.diagnosis import heading
@@ -157,8 +157,11 @@ def _replay_on(
             return INCOMPLETE
         return _judge(worker, case, console, label)
     except InvalidCaseError as error:
+        if error.cause is Cause.NOT_PROVIDED:
+            console.print_line(f"UNVERIFIED {label} {error.text}")
+            return INCOMPLETE
         print(escape_lines(error.log), file=sys.stderr)
-        raise InfrastructureError(f"{error.failed} failed on {error}") from None
+        raise InfrastructureError(error.text) from None
     finally:
         worker.stop()
 

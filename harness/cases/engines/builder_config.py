@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
 
 import torch
+
+from attnproof.harness.model.candidate import NotProvidedError
 
 
 class StandIn:
@@ -29,7 +32,7 @@ class StandIn:
             return StandIn(name)
         if name in _defaults(title):
             return _defaults(title)[name]
-        raise AttributeError(
+        raise NotProvidedError(
             f"the stand-in for {title} has no {name}: instantiate the builder by `new` in a table "
             f"[builders.NAME], with a config of your own"
         )
@@ -135,11 +138,14 @@ def engine_config(block_size: int, most_rows: int, most_tokens: int) -> StandIn:
             "attention_config",
             backend=None,
             flash_attn_version=None,
+            flex_attn_q_block_size=None,
+            flex_attn_kv_block_size=None,
             flash_attn_max_num_splits_for_cuda_graph=32,
             use_non_causal=False,
             disable_flashinfer_q_quantization=False,
             hisparse_config=None,
         ),
+        kernel_config=StandIn("kernel_config", enable_jit_warmup=False),
         speculative_config=None,
         num_speculative_tokens=0,
         kv_transfer_config=None,
@@ -149,16 +155,17 @@ def engine_config(block_size: int, most_rows: int, most_tokens: int) -> StandIn:
 
 def _graph_mode() -> Any:
     """Return the mode of full graphs of the engine that is installed, else a stand-in for it."""
-    try:
-        return importlib.import_module("vllm.config").CUDAGraphMode.FULL
-    except (ImportError, AttributeError):
-        return StandIn(
-            "cudagraph_mode",
-            value=2,
-            has_full_cudagraphs=lambda: True,
-            decode_mode=_graph_mode,
-            mixed_mode=_graph_mode,
-        )
+    with suppress(ImportError, AttributeError):
+        mode = importlib.import_module("vllm.config").CUDAGraphMode.FULL
+        if hasattr(mode, "has_full_cudagraphs"):  # not that of a stub
+            return mode
+    return StandIn(
+        "cudagraph_mode",
+        value=2,
+        has_full_cudagraphs=lambda: True,
+        decode_mode=_graph_mode,
+        mixed_mode=_graph_mode,
+    )
 
 
 def kv_cache_spec(block_size: int) -> Any:
@@ -169,10 +176,16 @@ def kv_cache_spec(block_size: int) -> Any:
         "head_size": _HEAD_SIZE,
         "dtype": _DTYPE,
         "use_mla": False,
+        "sliding_window": None,
+        "dcp_sharded": True,
+        "head_size_v": _HEAD_SIZE,
     }
-    try:
+    with suppress(ImportError, AttributeError, TypeError, ValueError):
         cls = importlib.import_module(_SPEC_MODULE).FullAttentionSpec
         taken = inspect.signature(cls).parameters
-        return cls(**{name: value for name, value in values.items() if name in taken})
-    except (ImportError, AttributeError, TypeError, ValueError):
-        return StandIn("kv_cache_spec", **values, sliding_window=None, head_size_v=_HEAD_SIZE)
+        spec = cls(**{name: value for name, value in values.items() if name in taken})
+        for name, value in values.items():
+            if not hasattr(spec, name):  # of a stub
+                setattr(spec, name, value)
+        return spec
+    return StandIn("kv_cache_spec", **values)

@@ -222,7 +222,7 @@ def _concluded(
         reason = Reason(Cause.TOO_MANY_DEATHS, text)
         return _Conclusion("FAIL" if examination.counts.failed else "UNVERIFIED", reason)
     except InvalidCaseError as error:
-        reason = Reason(error.cause, f"{error.failed} failed on {error}", error.log)
+        reason = Reason(error.cause, error.text, error.log)
         return _Conclusion("UNVERIFIED", reason)
     except DeviationError as error:
         return _Conclusion("UNVERIFIED", Reason(Cause.DEVIATIONS_FILE, str(error)))

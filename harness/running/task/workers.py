@@ -50,8 +50,11 @@ _NO_CHECKS = tuple(int(name == PROCESS) for name in ORACLES)
 class InvalidCaseError(InfrastructureError):
     """The harness could not judge a case."""
 
-    def __init__(self, case: Case, reason: str, log: str) -> None:
-        """`log` is the traceback of the fault, which may be one of the reference."""
+    def __init__(self, case: Case, reason: str, log: str, *, not_provided: bool = False) -> None:
+        """`log` is the traceback of the fault, which may be one of the reference.
+
+        With `not_provided` it is no fault: the candidate needs an installed engine.
+        """
         super().__init__(f"case {case.id} of {case.operation}: {reason}")
         self.log = log
         own = inspect.unwrap(getattr(reference, case.operation, type(self)))
@@ -61,6 +64,9 @@ class InvalidCaseError(InfrastructureError):
         by_reference = is_of_a_user and (f'"{file}"' in log or f" {file}:" in reason)
         self.cause = Cause.REFERENCE_FAILED if by_reference else Cause.INVALID_CASE
         self.failed = "the reference" if by_reference else "the harness"
+        self.text = f"{self.failed} failed on {self}"
+        if not_provided:
+            self.cause, self.text = Cause.NOT_PROVIDED, reason
 
 
 class Worker(CaseProcess):
@@ -205,6 +211,8 @@ class Worker(CaseProcess):
         trial.poisons = kind not in (JUDGE_UNPOISONED, JUDGE_FIRST)
         reply = self._asked_about(kind, trial)
         if isinstance(reply, Invalid):
+            if reply.not_provided:
+                raise InvalidCaseError(case, reply.reason, "", not_provided=True)
             if not self._reference_can(kind, case):
                 if not self._process.runs:
                     self.start()

@@ -23,7 +23,7 @@ import torch
 
 from attnproof import reference
 from attnproof.harness.interfaces.weakest import earlier_form
-from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.candidate import Candidate, NotProvidedError
 from attnproof.harness.model.case import decode
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.text import text_of, utf8
@@ -114,6 +114,8 @@ class Invalid(msgspec.Struct, frozen=True, tag=True):
     reason: str
     log: str
     """Traceback."""
+    not_provided: bool = False
+    """True if the candidate needs what only an installed engine has."""
 
 
 Reply = Ready | Unloadable | Observed | Lost | Invalid
@@ -252,6 +254,8 @@ class _Worker:
         except DeviceLostError as error:
             log = "".join(traceback.format_exception(error.__cause__)[-12:])
             return Lost(utf8(str(error)).splitlines()[0][:200], utf8(log))
+        except NotProvidedError as error:
+            return Invalid(utf8(str(error)), "", not_provided=True)
         except Exception as error:  # an error of the harness: the task reports it
             log = "".join(traceback.format_exception(error)[-12:])
             return Invalid(f"{type(error).__name__}: {text_of(error, str)}", utf8(log))

@@ -221,3 +221,12 @@ def test_a_table_that_does_not_fit_is_refused(attnproof, plugin, old, new, messa
     assert done.returncode == 2
     assert message in done.stderr
     assert not (plugin / "out").exists()
+
+
+def test_what_no_stand_in_has_is_no_finding(attnproof, plugin):
+    source = plugin / "plugin/backend.py"
+    asked = "rows = vllm_config.scheduler_config.max_num_seqs"
+    source.write_text(source.read_text().replace(asked, f"{asked} + vllm_config.warp_config.size"))
+    done = attnproof("verify", "--candidate=plugin/metadata.py", "--ops=Right", *FEW, cwd=plugin)
+    assert (done.returncode, verdicts(plugin)) == (3, {"Right": "UNVERIFIED"})
+    assert "the stand-in for vllm_config has no warp_config: instantiate" in done.stdout
