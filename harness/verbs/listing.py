@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from rich.table import Table
 
+from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.derived.remarks import lone_axes, unchecked_independence
@@ -83,6 +84,8 @@ def _offers(candidate: Candidate) -> dict[str, _Offer]:
     worker = Worker(candidate, ALL, timeout_s=CallOptions.timeout_s, memory_bytes=MEMORY_BYTES)
     worker.stop()
     print_interface(worker.candidate)
+    for name, misfit in worker.misfits.items():
+        say(escape_line(f"note: {name} of {candidate.name}: {misfit.sentence}"))
     offers = {n: _Offer(offer(candidate, op, n in worker.offers)) for n, op in ALL.items()}
     return offers | {name: _Offer("not offered", why) for name, why in worker.withheld.items()}
 

@@ -44,6 +44,10 @@ _BY_DIAGNOSIS = (
         "A captured graph or a later layer reads the copy, which no update of the input reaches.",
     ),
     _Rule(("stray write",), "Memory beside the buffer changes: another tensor is wrong later."),
+    _Rule(
+        ("its signature ",),
+        "The other cases were not run. A table can map names and arguments (candidates.md).",
+    ),
     _Rule(("raises ",), "An engine step with such a batch ends with this exception."),
     _Rule(("32-bit overflow",), "In a large cache the address wraps, and points at other memory."),
     _Rule(

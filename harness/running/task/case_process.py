@@ -21,6 +21,7 @@ from attnproof.harness.running.task.candidate_process import (
     Launching,
     launching,
 )
+from attnproof.harness.running.worker.signatures import Misfit
 from attnproof.harness.running.worker.worker import (
     JUDGE,
     JUDGE_FIRST,
@@ -88,6 +89,8 @@ class CaseProcess:
         before the first start."""
         self.launching: frozenset[str] = frozenset()
         """Operations whose functions name kernels of Triton, of a candidate on the CPU."""
+        self.misfits: Mapping[str, Misfit] = {}
+        """Operations of which no call fits the candidate's signature."""
         self.places: dict[str, str] = {}
         """Source of the function or class of each operation, such as "backend.py:12"."""
         self.cases: deque[Case] = deque(maxlen=_MOST_CASES)
@@ -143,6 +146,7 @@ class CaseProcess:
         ready = self._process.start(import_s)
         self.offers, self.withheld, self.places = ready.offers, ready.withheld, ready.places
         self.misspelt, self.launching = ready.misspelt, ready.launching
+        self.misfits = ready.misfits
         if self.forms is None:
             self.forms = ready.forms
             self.candidate = with_reported_interface(

@@ -43,10 +43,13 @@ def run_cases(
 ) -> None:
     """Judge the drawn cases, then boundaries, engine steps, the corpus and all further cases.
 
+    One edge case stands for all of them if no call fits the candidate's signature.
     Raise KeyboardInterrupt, CandidateUnloadableError, TooManyDeaths, InvalidCaseError,
     DeviationError, InfrastructureError.
     """
     operation = examination.operation
+    if operation.name in examination.worker.misfits and _fails_first(examination):
+        return
     saved = SavedFailures(examination, settings.examples_db)
     first_seed = zlib.crc32(f"{settings.seed}/{operation.name}".encode())
     examples = -(-settings.examples // examination.costly_share)
@@ -95,6 +98,19 @@ def run_cases(
     if not examination.early_faults:
         others = [*corpus, *remembered]
         _run_malformed(examination, settings, others, examples)
+
+
+def _fails_first(examination: Examination) -> bool:
+    """True if the candidate fails the first edge case that an engine makes, which is recorded."""
+    operation = examination.operation
+    for name, case in operation.inputs.boundaries():
+        if not operation.why_unreal(case):
+            sourced = examination.in_interface(Sourced(case, "boundary", name))
+            for failure in examination.check(sourced)[:1]:
+                examination.record(failure, sourced, sourced)
+                return True
+            break
+    return False
 
 
 def _run_large(examination: Examination) -> None:

@@ -21,7 +21,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, encode
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.run import Cause
-from attnproof.harness.model.verdict import ORACLES, PROCESS, Explanation, Verdict
+from attnproof.harness.model.verdict import ERRORS, ORACLES, PROCESS, Explanation, Failure, Verdict
 from attnproof.harness.oracles import call_once, judge, later_calls
 from attnproof.harness.oracles.later_calls import copied
 from attnproof.harness.running.candidates import offered_by
@@ -34,6 +34,7 @@ from attnproof.harness.running.programs.standalone import standalone_program
 from attnproof.harness.running.task.case_process import KINDS, CaseProcess
 from attnproof.harness.running.task.explanation import explain, tensors_of
 from attnproof.harness.running.task.process_failures import BREAKS, FORKS, PRINTS
+from attnproof.harness.running.worker.signatures import Misfit
 from attnproof.harness.running.worker.worker import (
     CALL_AFTER,
     CALL_IN_PLACE,
@@ -44,6 +45,7 @@ from attnproof.harness.running.worker.worker import (
     Reply,
 )
 
+_TYPE_ERROR = (ERRORS, "raises TypeError")
 _NO_CHECKS = tuple(int(name == PROCESS) for name in ORACLES)
 
 
@@ -67,6 +69,15 @@ class InvalidCaseError(InfrastructureError):
         self.text = f"{self.failed} failed on {self}"
         if not_provided:
             self.cause, self.text = Cause.NOT_PROVIDED, reason
+
+
+def _named_by_signature(failure: Failure, misfit: Misfit) -> Failure:
+    """Return the failure with the signature as its cause, if it may follow from that."""
+    if not misfit.by_order and (failure.oracle, failure.field) != _TYPE_ERROR:
+        return failure
+    return msgspec.structs.replace(
+        failure, diagnosis=f"its signature {misfit.what}", message=misfit.detail, fits=None
+    )
 
 
 class Worker(CaseProcess):
@@ -119,6 +130,9 @@ class Worker(CaseProcess):
         if not verdict.failures:
             return verdict
         failures = self._operations[case.operation].real_kinds(case, verdict.failures)
+        if case.operation in self.misfits:
+            misfit = self.misfits[case.operation]
+            failures = tuple(_named_by_signature(failure, misfit) for failure in failures)
         return msgspec.structs.replace(verdict, failures=failures)
 
     def call_once(self, case: Case) -> Verdict:

@@ -50,6 +50,7 @@ from attnproof.harness.running.worker.interpreter import skip_discarded_checks, 
 from attnproof.harness.running.worker.kernel_names import names_kernel
 from attnproof.harness.running.worker.misspelt import misspelt
 from attnproof.harness.running.worker.places import place_of
+from attnproof.harness.running.worker.signatures import Misfit, misfits
 
 IMPORT = b"import"
 JUDGE, JUDGE_UNREPEATED, JUDGE_UNPOISONED, JUDGE_FIRST = b"J", b"U", b"N", b"F"
@@ -93,6 +94,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """Interfaces whose arguments the functions take, where those of later engines are lacking."""
     launching: frozenset[str] = frozenset()
     """Operations whose functions name kernels of Triton, of a candidate on the CPU."""
+    misfits: dict[str, Misfit] = {}
+    """Operations of which no call fits the candidate's signature."""
 
 
 class Unloadable(msgspec.Struct, frozen=True, tag=True):
@@ -201,6 +204,7 @@ class _Worker:
             utf8(chosen.interface_reason),
             _forms(module, self._offers),
             self._launching(module),
+            dict(misfits(module, self._operations.values(), interface)),
         )
 
     def _launching(self, module: Any) -> frozenset[str]:

@@ -6,6 +6,7 @@ import pytest
 
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.running.worker.signatures import misfit_of
 
 STAND_INS = ("0.10.2", "0.11.2", "0.32.0")
 
@@ -18,6 +19,7 @@ def test_every_operation_is_offered_or_has_a_reason(beside, release):
         if operation.inputs.machine is None or operation.name in adapter.NOT_OFFERED:
             offered = offered_by(adapter, operation) is not None
             assert offered != bool(adapter.NOT_OFFERED.get(operation.name)), operation.name
+            assert misfit_of(adapter, operation, "") is None, operation.name
 
 
 @pytest.mark.parametrize(
