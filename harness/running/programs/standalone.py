@@ -64,9 +64,9 @@ def check(name, got, expected):
         torch.testing.assert_close(
             got.cpu(), expected, rtol=0, atol=0, equal_nan=True, msg=lambda text: f"{name}: {text}"
         )
-    elif isinstance(expected, np.ndarray):
-        np.testing.assert_array_equal(got, expected, name)
+    elif hasattr(expected, "dtype"):
         assert got.dtype == expected.dtype, f"{name} is {got.dtype}, expected {expected.dtype}"
+        assert got.tolist() == expected.tolist(), f"{name} is {got}, expected {expected}"
     else:
         assert got == expected, f"{name} is {got!r}, expected {expected!r}"
 ''',
@@ -75,6 +75,7 @@ def check(name, got, expected):
             *[f"\n{name} = {getattr(tolerance, name)}" for name in ("TOLERANCES", "_ELEMENT")],
             f"_NARROW = {tolerance._NARROW}\n",
             inspect.getsource(tolerance.close),
+            inspect.getsource(tolerance.norms_of_rows),
             inspect.getsource(tolerance.without_infinities),
             inspect.getsource(tolerance.rounding_near_0),
             '''\
@@ -129,11 +130,12 @@ def standalone_program(trial: Trial, candidate: Candidate, wrong: Collection[str
 def _without_unused(program: str) -> str:
     """Return the program without imports of names that it does not use."""
     lines = program.splitlines(keepends=True)
-    names = [re.match(r"(?:from (?!__)\w+ )?import (\w+)(?: as (\w+))?\n", line) for line in lines]
+    imports = [re.match(r"(?:from (?!__)\w+ )?import (.*)\n", line) for line in lines]
+    names = [re.findall(r"(\w+)(?:,|$)", line[1]) if line else [] for line in imports]
     return "".join(
         line
-        for line, name in zip(lines, names, strict=True)
-        if not name or len(re.findall(rf"\b{name[2] or name[1]}\b", program)) > 1
+        for line, bound in zip(lines, names, strict=True)
+        if not bound or any(len(re.findall(rf"\b{name}\b", program)) > 1 for name in bound)
     )
 
 
