@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 _MOST_CHARACTERS = 2000
-_DIGITS = (6, 9, 17)
+DIGITS = (6, 9, 17)
 """Significant digits of a float: the last ones tell any two apart."""
 
 
@@ -25,7 +25,7 @@ def text_of(value: Any, show: Callable[[Any], str] = repr) -> str:
         return f"a {type(value).__name__} whose text cannot be made ({type(error).__name__})"
 
 
-def float_text(value: float, digits: int = _DIGITS[0]) -> str:
+def float_text(value: float, digits: int = DIGITS[0]) -> str:
     """Return a float in few digits; a whole number ends in ".0", as it is no integer."""
     text = f"{value:.{digits}g}"
     return f"{text}.0" if text.removeprefix("-").isdigit() else text
@@ -33,5 +33,5 @@ def float_text(value: float, digits: int = _DIGITS[0]) -> str:
 
 def float_texts(expected: float, got: float) -> tuple[str, str]:
     """Return two floats in six digits, or in as many as make two different ones differ."""
-    pairs = [(float_text(expected, digits), float_text(got, digits)) for digits in _DIGITS]
+    pairs = [(float_text(expected, digits), float_text(got, digits)) for digits in DIGITS]
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])

@@ -24,6 +24,7 @@ from attnproof.harness.operations.shared.metadata import CLASS
 from attnproof.harness.oracles.attempt import ATOMS, Attempt
 from attnproof.harness.oracles.diagnosis import Context, about, diagnose, is_overflow
 from attnproof.harness.oracles.trial import Trial
+from attnproof.harness.oracles.value_text import as_array, brief, briefs
 
 NAME = "equality"
 CONTRACT = "every output element equals the reference's (SPEC.md rule 0.7)"
@@ -84,8 +85,7 @@ def differences(
             fits=fits,
             about=about(trial.case, place, index, right),
             message=text,
-            expected=brief(as_numbers(right, facts)),
-            got=brief(as_numbers(value, facts)),
+            **briefs(as_numbers(right, facts), as_numbers(value, facts)),
             place=place,
             index=index,
             other_kind=_other_kind(trial, place, right, value),
@@ -283,20 +283,6 @@ def words(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(_WORDS[tensor.itemsize]) if as_words else tensor
 
 
-def as_array(value: Any) -> np.ndarray | None:
-    """Return a tensor, an array or a list of ints as an array; None for anything else."""
-    if isinstance(value, torch.Tensor):
-        plain = value.detach().cpu()
-        # numpy has no bfloat16; such values are only shown, not compared.
-        return (plain.double() if plain.is_floating_point() else plain).numpy()
-    if isinstance(value, np.ndarray):
-        return value
-    if isinstance(value, list) and all(isinstance(item, int) for item in value):
-        wide = any(not -(2**63) <= item < 2**63 for item in value)
-        return np.array(value, dtype=object if wide else np.int64)
-    return None
-
-
 def first_difference(expected: Any, got: Any) -> tuple[int, ...] | None:
     """Return the index of the first wrong element, None if the two cannot be compared by index."""
     right, wrong = as_array(expected), as_array(got)
@@ -315,27 +301,6 @@ def element(value: Any, index: tuple[int, ...] | None) -> str:
     if index is None or array is None:
         return brief(value)
     return str(array[index])
-
-
-def brief(value: Any) -> str:
-    """Return the value on one line of at most 200 characters, with the type unless it is a list."""
-    array = as_array(value)
-    if array is None:
-        return repr(value)[:200]
-    text = " ".join(np.array2string(array, threshold=24, edgeitems=6).split())[:200]
-    return text if isinstance(value, list) else f"{text} ({type_name(value)})"
-
-
-def type_name(value: Any) -> str:
-    """Return the type as text, such as "int32 [3, 2] cpu", "list of 5" or "int"."""
-    if isinstance(value, torch.Tensor):
-        dtype = str(value.dtype).removeprefix("torch.")
-        return f"{dtype} {list(value.shape)} {value.device}"
-    if isinstance(value, np.ndarray):
-        return f"numpy {value.dtype} {list(value.shape)}"
-    if isinstance(value, list):
-        return f"list of {len(value)}"
-    return "missing" if value is MISSING else type(value).__name__
 
 
 def _bracket(index: tuple[int, ...] | None) -> str:

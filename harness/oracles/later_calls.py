@@ -18,13 +18,13 @@ from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.attempt import Attempt
 from attnproof.harness.oracles.determinism import NAME
 from attnproof.harness.oracles.equality import (
-    brief,
     differences,
     element,
     first_difference,
     same,
 )
 from attnproof.harness.oracles.trial import Trial
+from attnproof.harness.oracles.value_text import brief
 
 CHANGED = "changed by a later call"
 DEPENDS = "depends on the call before"

@@ -21,8 +21,9 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.relations import Joined
 from attnproof.harness.model.verdict import Failure
-from attnproof.harness.oracles.equality import brief, difference, same
+from attnproof.harness.oracles.equality import difference, same
 from attnproof.harness.oracles.invariants import NAME
+from attnproof.harness.oracles.value_text import brief
 
 PARTS = "does not follow from the batch's parts"
 CHUNKS = "does not follow from the chunks of a prefill"

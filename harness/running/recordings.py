@@ -28,7 +28,8 @@ from attnproof.harness.model.run import Cause, Evidence, Finding, OperationResul
 from attnproof.harness.model.verdict import Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles.diagnosis import Context, diagnose
-from attnproof.harness.oracles.equality import brief, element, first_difference
+from attnproof.harness.oracles.equality import element, first_difference
+from attnproof.harness.oracles.value_text import brief
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.recorded_calls import (

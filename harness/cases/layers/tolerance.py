@@ -42,13 +42,40 @@ def close(expected: torch.Tensor, got: object, tolerance: float | None = None) -
     rounding = rounding_near_0(got.dtype)
     if float(error.norm()) > tolerance * float(right.norm()) + rounding * right.numel() ** 0.5:
         return False
+    return bool((error.abs() <= _ELEMENT * tolerance * norms_of_rows(right) + rounding).all())
+
+
+def norms_of_rows(right: torch.Tensor) -> torch.Tensor:
+    """Return the norm of each row, the unit of the errors of its elements."""
     rows = right if right.ndim else right[None]
-    norms = rows.norm(dim=-1, keepdim=True)
+    norms: torch.Tensor = rows.norm(dim=-1, keepdim=True)
     if rows.shape[-1] < _NARROW:
         # The values of a sum may cancel in all elements of a narrow row, and their rounding not.
         norms = norms.clamp(min=float(norms.norm()) / norms.numel() ** 0.5 / _ELEMENT)
-    allowed = _ELEMENT * tolerance * norms + rounding
-    return bool((error.abs() <= allowed).all())
+    return norms
+
+
+def beyond(
+    expected: torch.Tensor, got: torch.Tensor, tolerance: float | None = None
+) -> list[list[int]]:
+    """Return the indices of elements whose error alone is too large.
+
+    Where each is small enough and all together are not, those with an error above the tolerance's
+    share of the row. `got` has the shape and device of `expected` and is not close to it.
+    """
+    if tolerance is None:
+        tolerance = TOLERANCES.get(got.dtype, 0.0)
+    else:
+        expected, got = without_infinities(expected, got)
+    right, ours = expected.double(), got.double()
+    error = (ours - right).abs() - rounding_near_0(got.dtype)
+    norms = norms_of_rows(right)
+    for allowed in (_ELEMENT * tolerance * norms, tolerance * norms):
+        wrong = ~(error <= allowed)  # NaN too
+        if wrong.any():
+            break
+    indices: list[list[int]] = torch.argwhere(wrong).tolist()
+    return indices
 
 
 def without_infinities(expected: torch.Tensor, got: Any) -> tuple[torch.Tensor, Any]:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import is_dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 import numpy as np
 import torch
 
+from attnproof.harness.cases.layers.tolerance import beyond
 from attnproof.harness.model.call import Call
 from attnproof.harness.model.call_kinds import Parts
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.text import text_of
 from attnproof.harness.model.verdict import Explanation
 from attnproof.harness.operations.shared.sequence import snippet
-from attnproof.harness.oracles.equality import agrees, as_array, as_numbers, is_tolerant, type_name
+from attnproof.harness.oracles.equality import agrees, as_numbers, is_tolerant
 from attnproof.harness.oracles.trial import Trial
+from attnproof.harness.oracles.value_text import as_array, type_name
 
 _MOST_ELEMENTS = 1 << 20
 """Most elements of an output that the report gets."""
@@ -51,8 +53,12 @@ def _compared(trial: Trial, place: Place, right: Any) -> dict[str, Any]:
     shown = as_numbers(right, facts), as_numbers(got, facts)
     types = [type_name(value) for value in shown]
     equal = agrees(trial.operation, place, right, got)
-    if is_tolerant(trial.operation, place, right) and _has_form(right, got):
+    wrong = None if equal or shown[0] is right else _wrong_words(right, got)
+    if is_tolerant(trial.operation, place, right) and _has_form(got, right):
         types[0] = types[1]  # the reference is float64 to be exact
+        tolerance = trial.operation.contract.tolerances.get(place.root)
+        # An error within the tolerance is no mistake, even where the field is wrong.
+        wrong = None if equal else beyond(right, got, tolerance) or None
     return {
         "field": str(place) if place.step is None else place.field,
         "step": place.step,
@@ -61,11 +67,11 @@ def _compared(trial: Trial, place: Place, right: Any) -> dict[str, Any]:
         "expected_type": types[0],
         "got_type": types[1],
         "equal": equal,
-        "wrong": None if equal or shown[0] is right else _wrong_words(right, got),
+        "wrong": wrong,
     }
 
 
-def _has_form(right: torch.Tensor, got: Any) -> bool:
+def _has_form(got: Any, right: torch.Tensor) -> TypeGuard[torch.Tensor]:
     """True if `got` holds floats in the shape and on the device of `right`."""
     return (
         isinstance(got, torch.Tensor)

@@ -7,7 +7,13 @@ import math
 import pytest
 import torch
 
-from attnproof.harness.cases.layers.tolerance import TOLERANCES, close, farthest, without_infinities
+from attnproof.harness.cases.layers.tolerance import (
+    TOLERANCES,
+    beyond,
+    close,
+    farthest,
+    without_infinities,
+)
 
 RIGHT = torch.linspace(-2, 2, 60, dtype=torch.float64).reshape(3, 4, 5)
 
@@ -30,6 +36,23 @@ def test_a_number_near_0_may_be_rounded(dtype):
     right = torch.full((4, 2, 1), 13.44 * step, dtype=torch.float64)
     assert close(right, right.to(dtype))
     assert not close(right, (right + 3 * step).to(dtype))
+
+
+def test_only_errors_above_the_tolerance_are_named():
+    got = RIGHT * (1 + 0.2 * TOLERANCES[torch.float16])
+    got[1, 2, 3] += 1.0
+    got[2, 0, 1] = math.nan
+    assert beyond(RIGHT, got.to(torch.float16)) == [[1, 2, 3], [2, 0, 1]]
+    assert beyond(RIGHT, got, 2e-3) == [[1, 2, 3], [2, 0, 1]]
+
+
+def test_many_small_errors_that_are_too_large_together_are_named():
+    factor = 1 + 2.5 * TOLERANCES[torch.float16]
+    rows = torch.ones(2, 100, dtype=torch.float64)
+    rows[:, 0] = 30
+    got = (rows * factor).to(torch.float16)
+    assert not close(rows, got)
+    assert beyond(rows, got) == [[0, 0], [1, 0]]
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
