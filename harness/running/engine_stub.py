@@ -157,6 +157,8 @@ def _value(module: str, name: str, interface: str) -> Any:
         return table.values[name]
     if name in table.absent.split() or re.match(r"(is|has|supports)_", name):
         return lambda *_, **__: False
+    if re.match(r"get_\w+_parallel_(rank|world_size)$", name):
+        return lambda *_: int(name.endswith("_size"))
     if name in _UTILITIES:
         return _UTILITIES[name]
     if name == "HAS_TRITON":
@@ -234,9 +236,7 @@ class _Platform:
 
 _UTILITIES: dict[str, Any] = {
     "get_layers_from_vllm_config": lambda *_: {},
-    "get_tensor_model_parallel_world_size": lambda: 1,
-    "get_tensor_model_parallel_rank": lambda: 0,
-    "get_dcp_world_size_and_rank": lambda: (1, 0),
+    "get_dcp_world_size_and_rank": lambda *_: (1, 0),
     "cdiv": lambda a, b: -(-a // b),
     "round_up": lambda x, y: -(-x // y) * y,
     "round_down": lambda x, y: x // y * y,
