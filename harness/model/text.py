@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from typing import Any
 
 _MOST_CHARACTERS = 2000
@@ -13,6 +14,11 @@ DIGITS = (6, 9, 17)
 def utf8(text: str) -> str:
     """Return the text with lone surrogates, which UTF-8 lacks, as escapes."""
     return text.encode(errors="backslashreplace").decode()
+
+
+def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
+    """Return the known name that is most like another one, "" if none is `least` alike, of 1."""
+    return next(iter(get_close_matches(name, list(known), n=1, cutoff=least)), "")
 
 
 def text_of(value: Any, show: Callable[[Any], str] = repr) -> str:

@@ -7,7 +7,6 @@ import builtins
 import inspect
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from inspect import Parameter
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +19,7 @@ from attnproof.harness.backports import tomllib
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.files import read_regular
+from attnproof.harness.model.text import nearest
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.builders.usual_fields import FIELDS
 from attnproof.harness.running.engine_stub import STUB
@@ -280,8 +280,8 @@ def _methods(name: str) -> list[str]:
 
 def _near(name: str, known: Iterable[str], least: float = 0.6) -> str:
     """Return a question for the known name that is most like another one, "" without."""
-    near = get_close_matches(name, list(known), n=1, cutoff=least)
-    return f": did you mean {near[0]}?" if near else ""
+    near = nearest(name, known, least)
+    return f": did you mean {near}?" if near else ""
 
 
 def _place(path: Path, name: str, member: str = "") -> str:

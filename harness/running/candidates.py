@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from functools import lru_cache, reduce
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -26,6 +25,7 @@ from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate, L
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.text import nearest
 from attnproof.harness.running.adapting import adapted, read_adapter, target_of
 from attnproof.harness.running.engine_stub import (
     STUB,
@@ -170,8 +170,8 @@ def _resolve(name: str, device: str) -> Candidate:
     words = name.split(".")
     if not all(map(str.isidentifier, words)) or find_spec(words[0]) is None:
         names = [c.name for c in _NAMED] + sorted(installed)
-        known, near = ", ".join(names), get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        known, near = ", ".join(names), nearest(name, names)
+        hint = f"did you mean {near}? " if near else ""
         raise UsageError(
             f"no candidate {name!r}: {hint}not built in or installed ({known}), "
             "not an importable module, not a file"

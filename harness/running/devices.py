@@ -10,11 +10,11 @@ import importlib
 import multiprocessing
 import re
 from contextlib import suppress
-from difflib import get_close_matches
 from functools import lru_cache
 from multiprocessing.connection import Connection
 
 from attnproof.harness.model.candidate import Candidate, device_type
+from attnproof.harness.model.text import nearest
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.parent.environment import gpu_name
 
@@ -33,8 +33,8 @@ def check_device(word: str) -> None:
         return
     kind = device_type(word)
     if not re.fullmatch(r"[a-z][a-z0-9_]*(:\d{1,3})?", word) or not _is_known(kind):
-        near = get_close_matches(kind, [*WITHOUT_TENSORS, *_USUAL], n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        near = nearest(kind, [*WITHOUT_TENSORS, *_USUAL])
+        hint = f"did you mean {near}? " if near else ""
         raise UsageError(
             f"--device is {word!r}: {hint}expected auto, interpreter, or a device of torch such as "
             "cpu, cuda, cuda:1, xpu, mps, npu:0"

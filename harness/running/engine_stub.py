@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import cache, wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -28,6 +27,7 @@ from attnproof import reference
 from attnproof.harness.backports import tomllib
 from attnproof.harness.interfaces import naming, offered_as, vllm_batch
 from attnproof.harness.model.candidate import NotProvidedError
+from attnproof.harness.model.text import nearest
 from attnproof.harness.running.engines import find_spec, installed_version
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.placeholders import only_placeholder, placeholder
@@ -81,8 +81,8 @@ def import_advice(error: ImportError) -> str:
     if not isinstance(sys.modules.get(STUB), _Module) or not module.startswith(f"{STUB}."):
         return ""
     if isinstance(error, ModuleNotFoundError):
-        near = get_close_matches(module, _modules(), n=1, cutoff=0)
-        return f"the stub of {STUB} has no module {module}: did you mean {near[0]}?"
+        near = nearest(module, _modules(), 0)
+        return f"the stub of {STUB} has no module {module}: did you mean {near}?"
     name = re.match(r"cannot import name '(\w+)'", error.msg)
     return _no_name(module, name[1]) if name else ""
 
@@ -105,8 +105,8 @@ def _modules() -> dict[str, frozenset[str]]:
 def _no_name(module: str, name: str) -> str:
     listed = [f"{home}.{each}" for home, names in _modules().items() for each in names]
     elsewhere = [full for full in listed if full.endswith(f".{name}")]
-    near = get_close_matches(f"{module}.{name}", elsewhere or sorted(listed), n=1, cutoff=0)
-    return f"the stub of {STUB} has no name {name} in {module}: did you mean {near[0]}?"
+    near = nearest(f"{module}.{name}", elsewhere or sorted(listed), 0)
+    return f"the stub of {STUB} has no name {name} in {module}: did you mean {near}?"
 
 
 class _Finder(MetaPathFinder, Loader):

@@ -6,7 +6,6 @@ An installed engine offers a choice and never makes one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +18,7 @@ from attnproof.harness.interfaces.weakest import weakest_interface
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.text import nearest
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.engines import engine_of, interface_of
 from attnproof.harness.running.errors import UsageError
@@ -37,8 +37,8 @@ def with_interface(candidates: list[Candidate], name: str) -> list[Candidate]:
     speak every interface, and an adapter that of its engine.
     """
     if name and name not in INTERFACES:
-        near = get_close_matches(name, INTERFACES, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        near = nearest(name, INTERFACES)
+        hint = f"did you mean {near}? " if near else ""
         raise UsageError(f"--interface is {name!r}: {hint}expected one of {', '.join(INTERFACES)}")
     chosen = []
     for candidate in candidates:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
@@ -25,6 +24,7 @@ from attnproof.harness.model.case import Sourced
 from attnproof.harness.model.files import is_of_another
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Environment, Run
+from attnproof.harness.model.text import nearest
 from attnproof.harness.model.timing import Bench
 from attnproof.harness.report.formats.bench_markdown import TABLE_MARK, bench_markdown
 from attnproof.harness.report.shared.baseline import place_text, uncompared_reason, worse
@@ -235,8 +235,8 @@ def check_files(options: TimingOptions) -> None:
             load(path_of(options.baseline, options.baselines))
         except BaselineError as error:
             saved = [path.stem for path in options.baselines.glob("*.json")]
-            near = error.state == "missing" and get_close_matches(options.baseline, saved, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
+            near = nearest(options.baseline, saved) if error.state == "missing" else ""
+            hint = f"did you mean {near}? " if near else ""
             raise UsageError(f"--baseline {options.baseline}: {hint}{error}") from None
 
 

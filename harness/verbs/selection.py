@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 
 from msgspec import structs
@@ -15,6 +14,7 @@ from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
 from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.text import nearest
 from attnproof.harness.model.verdict import ENGINE, STRICT, Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.report.shared.wording import listed, many
@@ -36,8 +36,8 @@ def pick_operations(names: str) -> list[Operation]:
         if not name:
             raise UsageError(f"no operation '' in {names!r}: drop a comma")
         if name not in ALL:
-            near = get_close_matches(name, ALL, n=1, cutoff=0.45)
-            hint = f"did you mean {near[0]}?" if near else "`attnproof list` prints all names"
+            near = nearest(name, ALL, 0.45)
+            hint = f"did you mean {near}?" if near else "`attnproof list` prints all names"
             raise UsageError(f"no operation {name!r}: {hint}")
         picked.append(ALL[name])
     return picked

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 
 from attnproof.harness.operations import ALL
@@ -10,6 +12,7 @@ from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.interface_choice import with_interface
 from attnproof.harness.running.parent.plan import probe, unrun_notes
 from attnproof.harness.running.task.settings import Settings
+from attnproof.harness.running.worker.misspelt import misspelt
 
 OPERATIONS = [ALL["build_slot_mapping"], ALL["split_attn_metadata"]]
 
@@ -25,6 +28,21 @@ def test_a_nearly_right_function_gets_a_note(tmp_path):
         "build_slot_mapping on mine: the candidate has no such function; "
         "build_slot_maping: did you mean build_slot_mapping?"
     ]
+
+
+@pytest.mark.parametrize("own", ["build_sm", "slot_map", "bslotmapping"])
+def test_an_abbreviated_function_gets_the_operation(tmp_path, own):
+    text = f"def {own}(): ...\ndef split_attn_metadata(): ...\ndef slots(): ...\ndef _bsm(): ...\n"
+    (note,) = unrun_notes(probed(tmp_path, text))
+    assert note.endswith(f"; {own}: did you mean build_slot_mapping?")
+
+
+def test_parameters_decide_between_operations_of_the_same_letters():
+    module = ModuleType("mine")
+    exec("def split_dp(batch, decode_threshold, require_uniform): ...", vars(module))
+    absent = ["split_decodes_prefills_and_extends", "split_decodes_and_prefills"]
+    assert misspelt(module, absent) == {"split_decodes_and_prefills": "split_dp"}
+    assert misspelt(module, absent[:1]) == {"split_decodes_prefills_and_extends": "split_dp"}
 
 
 def test_a_candidate_with_right_names_gets_none(tmp_path):
