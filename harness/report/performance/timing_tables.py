@@ -30,8 +30,8 @@ from attnproof.harness.report.shared.ratios import (
 from attnproof.harness.report.shared.timings import CLOCKS, TimingRow, timing_rows
 from attnproof.harness.report.shared.wording import many
 
-_CHART, _ROW = 3_400, 225
-"""Approximate bytes of a chart and of a row."""
+_CHART, _ROW, _RATE = 3_400, 225, 180
+"""Approximate bytes of a chart, of a row and of a row of rates."""
 
 
 class Cell(NamedTuple):
@@ -85,6 +85,7 @@ def operation_parts(bench: Bench, prefix: str, room: int) -> Parts:
     used = 0
     for name in dict.fromkeys([*gathered, *timings]):
         used += _CHART + _ROW * len({row.workload for row in timings.get(name, [])})
+        used += _RATE * sum(row.rate is not None for row in timings.get(name, []))
         if used > room:
             left_out.append(name)
             continue

@@ -68,7 +68,11 @@ class Rate(NamedTuple):
         """The rate, such as "12.3 GB/s, 61 % of a copy, 0.120 TFLOP/s"."""
         text = f"{digits(self.gigabytes_per_second)} GB/s, {percent(self.of_copy)} of a copy"
         flops = self.teraflops_per_second
-        return text if flops is None else f"{text}, {digits(flops)} TFLOP/s"
+        if flops is None:
+            return text
+        return f"{text}, " + (
+            f"{digits(flops)} TFLOP/s" if flops >= 0.1 else f"{digits(1e3 * flops)} GFLOP/s"
+        )
 
 
 class StepRow(NamedTuple):

@@ -252,6 +252,9 @@ def test_rates_stand_beside_times_where_they_are_known(timed):
     assert text in shown(run)
     assert bench_text(run).count(text) == 1
     assert "GB/s" not in bench_text(timed)
+    slow = replaced(work, flops=round(20 * ns))
+    run_on_a_cpu = with_bench(timed, timings=[replaced(first, work=slow), *others])
+    assert "50 % of a copy, 20.0 GFLOP/s" in bench_text(run_on_a_cpu)
     [rate] = summarize_performance(run.bench).rates
     assert (rate.operation, rate.candidate, rate.clock) == (
         first.operation,
