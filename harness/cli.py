@@ -67,6 +67,13 @@ def _plain(options: type[_Options], flags: dict[str, Any]) -> _Options:
     return options(**flags)
 
 
+def _checked_settings(options: type[ConfigOptions], flags: dict[str, Any]) -> list[Setting]:
+    from attnproof.harness.verbs.checks import check_values
+
+    check_values(configured(options, flags))
+    return settings(options, flags)
+
+
 def _takes(
     options: type[_Options], make: Callable[[type[_Options], dict[str, Any]], _Argument]
 ) -> Callable[[Callable[[_Argument], int]], Callable[..., None]]:
@@ -189,7 +196,7 @@ def diff(options: DiffOptions) -> int:
 
 
 @_verb()
-@_takes(ConfigOptions, settings)
+@_takes(ConfigOptions, _checked_settings)
 def config(listed: list[Setting]) -> int:
     """Print the value of each option of `verify`, and where it came from.
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from attnproof.harness.model.text import nearest
 from attnproof.harness.running.devices import check_device
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.interface_choice import with_interface
 from attnproof.harness.verbs.depth import DEPTHS
 from attnproof.harness.verbs.options import CallOptions, TimingOptions, VerifyOptions
+from attnproof.harness.verbs.selection import with_contract
 
 _MOST = 1_000_000
 _MOST_SEED = 2**63 - 1
@@ -48,18 +51,28 @@ def check_run(options: VerifyOptions) -> None:
         raise UsageError("--examples is 0, expected at least 1")
 
 
+def check_values(options: VerifyOptions) -> None:
+    """Raise UsageError for a value that `verify` refuses, whatever the files and candidates."""
+    check_run(options)
+    with_interface([], options.interface)
+    with_contract([], options)
+
+
 def check_out(folder: Path) -> None:
     """Raise UsageError if the folder cannot be made, because a part of its path is a file."""
     # Not `exists`: it raises for a name that is too long.
-    nearest = next((p for p in (folder, *folder.parents) if os.path.lexists(p)), Path())
-    if not os.path.isdir(nearest):  # noqa: PTH112
-        raise UsageError(f"--out {folder} cannot be written: {nearest} is a file; name a folder")
+    existing = next((p for p in (folder, *folder.parents) if os.path.lexists(p)), Path())
+    if not os.path.isdir(existing):  # noqa: PTH112
+        raise UsageError(f"--out {folder} cannot be written: {existing} is a file; name a folder")
 
 
 def check_depth(name: str) -> None:
     """Raise UsageError for a depth that does not exist."""
     if name not in DEPTHS:
-        raise UsageError(f"--depth is {name}, expected {', '.join(DEPTHS[:-1])} or {DEPTHS[-1]}")
+        near = nearest(name, DEPTHS)
+        hint = f"did you mean {near}? " if near else ""
+        known = f"{', '.join(DEPTHS[:-1])} or {DEPTHS[-1]}"
+        raise UsageError(f"--depth is {name}: {hint}expected {known}")
 
 
 def check_timing(options: TimingOptions) -> None:

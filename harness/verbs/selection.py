@@ -49,8 +49,10 @@ def with_contract(candidates: list[Candidate], options: CallOptions) -> list[Can
     Built-in candidates fail on every class.
     """
     if options.contract not in _CONTRACTS:
+        near = nearest(options.contract, _CONTRACTS)
+        hint = f"did you mean {near}? " if near else ""
         known = " or ".join(_CONTRACTS)
-        raise UsageError(f"--contract is {options.contract!r}, expected {known}")
+        raise UsageError(f"--contract is {options.contract!r}: {hint}expected {known}")
     judged = _CONTRACTS[options.contract]
     if options.fail_on:
         names = [part.strip() for part in options.fail_on.split(",")]

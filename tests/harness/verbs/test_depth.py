@@ -48,5 +48,5 @@ def test_a_run_of_many_operations_is_sparse_unless_its_cases_are_given(options, 
 
 
 def test_an_unknown_depth_is_a_usage_error():
-    with pytest.raises(UsageError, match="--depth is deep, expected quick, default or thorough"):
+    with pytest.raises(UsageError, match="--depth is deep: expected quick, default or thorough"):
         check_run(VerifyOptions(depth="deep"))
