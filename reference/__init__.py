@@ -2,7 +2,6 @@
 
 import sys
 
-from .batch_builder import *
 from .batch_regions import *
 from .batch_split import *
 from .block_tables import *

@@ -12,6 +12,7 @@ from .backend import (
     AttentionState,
     MLAAttentionImpl,
 )
+from .batch_builder import BatchMetadataBuilder
 from .encoder_decoder import (
     get_num_prefill_decode_query_kv_tokens,
     get_seq_len_block_table_args,
@@ -45,6 +46,7 @@ __all__ = [
     "AttentionMetadataBuilder",
     "AttentionMetadataBuilderV0",
     "AttentionState",
+    "BatchMetadataBuilder",
     "CommonAttentionMetadata",
     "CommonAttentionMetadataV32",
     "CommonAttentionState",

@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from .shared import AttentionMetadataBuilder, CommonAttentionMetadata
-
-__all__ = ["BatchMetadataBuilder"]
+from .backend import AttentionMetadataBuilder
+from .metadata import CommonAttentionMetadata
 
 
 class BatchMetadataBuilder(AttentionMetadataBuilder[CommonAttentionMetadata]):
