@@ -29,6 +29,7 @@ WITHOUT_BEHAVIOUR = {
     "KVSharingFastPrefillMetadata",
     "AttentionCGSupport",  # enums, constants, plain records
     "AttentionType",
+    "BatchMetadataBuilder",
     "KVCacheLayoutType",
     "KV_SHARING_FAST_PREFILL_METADATA_FIELDS",
     "MLADims",
