@@ -26,7 +26,6 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.diagnosis import heading
 from attnproof.harness.oracles.trial import Trial
-from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.cases import CaseError, CaseFile, read_case
 from attnproof.harness.running.errors import UsageError
@@ -36,6 +35,7 @@ from attnproof.harness.running.interface_choice import (
     with_interface,
     with_named_interface,
 )
+from attnproof.harness.running.loading import offered_by
 from attnproof.harness.running.own_operations import use_operations
 from attnproof.harness.running.task.deviations import explain as divide
 from attnproof.harness.running.task.explanation import explain

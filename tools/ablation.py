@@ -30,7 +30,7 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running import candidates, case_check
-from attnproof.harness.running.candidates import load, offered_by
+from attnproof.harness.running.loading import load, offered_by
 from attnproof.harness.running.task import explicit_cases, more_cases
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.strength import catalogue, processes

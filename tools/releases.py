@@ -25,9 +25,10 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import faults_for, resolve, version_of
+from attnproof.harness.running.candidates import resolve, version_of
 from attnproof.harness.running.cases import read_corpus
 from attnproof.harness.running.interface_choice import with_interface
+from attnproof.harness.running.loading import faults_for
 from attnproof.harness.running.task.deviations import deviations_of, explain
 from attnproof.harness.running.task.explicit_cases import explicit_cases
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker

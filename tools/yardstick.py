@@ -27,7 +27,7 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import by_place
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles.equality import agrees
-from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.running.loading import offered_by
 from attnproof.harness.running.task.settings import Settings
 
 USUAL = (

@@ -15,12 +15,8 @@ from attnproof.harness.cases.steps.workloads import trace_steps
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import (
-    enter_lane,
-    load_to_time,
-    offered_by,
-    resolve,
-)
+from attnproof.harness.running.candidates import resolve
+from attnproof.harness.running.loading import enter_lane, load_to_time, offered_by
 from attnproof.harness.running.parent.plan import find_skip
 from attnproof.harness.running.task.deviations import deviations_of, explain
 from attnproof.harness.running.task.workers import Worker

@@ -17,7 +17,7 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import ORACLES
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
-from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.running.loading import offered_by
 from attnproof.reference.definition.definition import definition_of
 
 

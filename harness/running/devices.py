@@ -85,7 +85,7 @@ def _problem(candidate: Candidate) -> str:
 def _send_problem(connection: Connection, candidate: Candidate) -> None:
     import torch
 
-    from attnproof.harness.running.candidates import load
+    from attnproof.harness.running.loading import load
 
     kind = device_type(candidate.device)
     with suppress(ImportError):

@@ -20,15 +20,10 @@ from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
 from attnproof.harness.model.files import DamagedError, decode_json, read_regular
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running import interrupt
-from attnproof.harness.running.candidates import (
-    enter_lane,
-    load,
-    offered_by,
-    preload_package,
-    resolve,
-)
+from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from attnproof.harness.running.interface_choice import with_interface, with_named_interface
+from attnproof.harness.running.loading import enter_lane, load, offered_by, preload_package
 from attnproof.harness.running.own_operations import use_operations
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.strength.mutants.judging import Prepared, judge, prepare

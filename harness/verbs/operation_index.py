@@ -12,7 +12,8 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import CONTRACTS
 from attnproof.harness.report.catalogue import Entry, entry_of
-from attnproof.harness.running.candidates import BUILT_IN, load, offered_by
+from attnproof.harness.running.candidates import BUILT_IN
+from attnproof.harness.running.loading import load, offered_by
 from attnproof.harness.verbs.operation_table import INDEX, Index, OracleRow, Row
 
 _LETTERS = dict(zip(CONTRACTS, "PEDQSICUGRO", strict=True))

@@ -8,7 +8,8 @@ import pytest
 
 from attnproof import optimized
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import faults_for, resolve
+from attnproof.harness.running.candidates import resolve
+from attnproof.harness.running.loading import faults_for
 from attnproof.optimized.checking import checked, checks
 from attnproof.reference import MetadataError
 

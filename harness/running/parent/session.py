@@ -19,7 +19,7 @@ from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, Reason
 from attnproof.harness.running import interrupt
-from attnproof.harness.running.candidates import imports_once
+from attnproof.harness.running.loading import imports_once
 from attnproof.harness.running.parent.plan import Plan, Skip, find_skip
 from attnproof.harness.running.parent.root_causes import link
 from attnproof.harness.running.parent.task_process import Order, TaskProcess, skipped

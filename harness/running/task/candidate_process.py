@@ -14,9 +14,9 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import PROCESS, Failure
 from attnproof.harness.phases import Phase, counted
-from attnproof.harness.running.candidates import preload, preload_package
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.exchange.memory import SharedMemory
+from attnproof.harness.running.loading import preload, preload_package
 from attnproof.harness.running.processes.child import Child, EndKind, Limits
 from attnproof.harness.running.processes.launcher import Launcher
 from attnproof.harness.running.worker.worker import (

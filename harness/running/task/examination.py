@@ -18,7 +18,7 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import Failure, Kind
 from attnproof.harness.oracles import errors
 from attnproof.harness.running import interrupt
-from attnproof.harness.running.candidates import faults_for
+from attnproof.harness.running.loading import faults_for
 from attnproof.harness.running.task.candidate_process import LATE
 from attnproof.harness.running.task.case_process import Following
 from attnproof.harness.running.task.certainty import Certainty

@@ -16,8 +16,8 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.oracles.trial import Trial
-from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.case_check import problem_of, problem_of_variant
+from attnproof.harness.running.loading import offered_by
 
 _CROSSED = 150
 """Maximum number of cases with several critical features."""

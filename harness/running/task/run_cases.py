@@ -12,7 +12,7 @@ from attnproof.harness.cases.variation.altered_calls import has_fault
 from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.phases import Phase, counted
-from attnproof.harness.running.candidates import faults_for
+from attnproof.harness.running.loading import faults_for
 from attnproof.harness.running.task.confirming import minimise_and_record
 from attnproof.harness.running.task.examination import Examination
 from attnproof.harness.running.task.explicit_cases import cases_of_steps, explicit_cases

@@ -24,11 +24,11 @@ from attnproof.harness.model.run import Cause
 from attnproof.harness.model.verdict import ERRORS, ORACLES, PROCESS, Explanation, Failure, Verdict
 from attnproof.harness.oracles import call_once, judge, later_calls
 from attnproof.harness.oracles.later_calls import copied
-from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.exchange.observed import ForgedReportError, ObservedTrial
 from attnproof.harness.running.exchange.reports import Observed
 from attnproof.harness.running.interface_choice import CaseFitter
+from attnproof.harness.running.loading import offered_by
 from attnproof.harness.running.programs.source import NoProgramError
 from attnproof.harness.running.programs.standalone import standalone_program
 from attnproof.harness.running.task.case_process import KINDS, CaseProcess

@@ -19,7 +19,7 @@ from attnproof.harness.model.call_kinds import ClassCall, FunctionCall, bound
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.text import utf8
 from attnproof.harness.operations.derived.derive import OWN
-from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.running.loading import offered_by
 
 _TRIED = 10
 """Most edge cases whose calls are compared with a signature."""

@@ -30,20 +30,20 @@ from attnproof.harness.model.text import text_of, utf8
 from attnproof.harness.oracles.device import DeviceLostError, select
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.phases import Phase, Process, counted, enter_process
-from attnproof.harness.running.candidates import (
-    enter_lane,
-    exchange,
-    imports_once,
-    is_ours,
-    load,
-    offered_by,
-    withheld,
-)
+from attnproof.harness.running.candidates import is_ours
 from attnproof.harness.running.exchange.memory import SharedMemory
 from attnproof.harness.running.exchange.observer import Observer
 from attnproof.harness.running.exchange.reports import Observed
 from attnproof.harness.running.extras import required_by
 from attnproof.harness.running.interface_choice import interface_to_adapt, with_named_interface
+from attnproof.harness.running.loading import (
+    enter_lane,
+    exchange,
+    imports_once,
+    load,
+    offered_by,
+    withheld,
+)
 from attnproof.harness.running.processes.channel import FORKED_STATUS, Channel, messages
 from attnproof.harness.running.processes.linux import limit_memory
 from attnproof.harness.running.worker.interpreter import skip_discarded_checks, skip_repeated_work

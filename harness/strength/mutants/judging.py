@@ -22,8 +22,8 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import Failure, Verdict
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import faults_for
 from attnproof.harness.running.errors import InfrastructureError
+from attnproof.harness.running.loading import faults_for
 from attnproof.harness.running.task.explicit_cases import explicit_cases
 from attnproof.harness.running.task.further_calls import failures_of_further_calls
 from attnproof.harness.running.task.fuzz import BATCH, strategy

@@ -19,7 +19,7 @@ from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.oracles.equality import agrees, difference
-from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.running.loading import offered_by
 from attnproof.harness.timing.process.binding import is_single_use
 
 _OBJECT_BYTES = 1 << 14

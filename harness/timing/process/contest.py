@@ -14,10 +14,10 @@ from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.timing import Work
-from attnproof.harness.running.candidates import enter_lane, load_to_time, offered_by
 from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.interface_choice import interface_to_adapt
+from attnproof.harness.running.loading import enter_lane, load_to_time, offered_by
 from attnproof.harness.timing.plan.entries import (
     Entry,
     FailureKind,

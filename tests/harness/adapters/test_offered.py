@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.running.loading import offered_by
 from attnproof.harness.running.worker.signatures import misfit_of
 
 STAND_INS = ("0.10.2", "0.11.2", "0.32.0")

@@ -11,7 +11,8 @@ import torch
 from attnproof.harness.cases.batches.tensors import lay_out
 from attnproof.harness.model.case import Batch
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import offered_by, resolve, version_of
+from attnproof.harness.running.candidates import resolve, version_of
+from attnproof.harness.running.loading import offered_by
 
 pytestmark = pytest.mark.skipif(
     find_spec("vllm") is None, reason="vLLM is not installed: `tox run -e vllm-0.11` has it"

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import offered_by, resolve, version_of
+from attnproof.harness.running.candidates import resolve, version_of
 from attnproof.harness.running.engines import untried_notes
 from attnproof.harness.running.interface_choice import with_interface
+from attnproof.harness.running.loading import offered_by
 from attnproof.harness.running.releases import TRIED
 from tests.harness.adapters.conftest import RELEASES
 

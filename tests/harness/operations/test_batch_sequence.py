@@ -11,7 +11,7 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.operations.persistent_batch.steps import engine_after, script
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
-from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.running.loading import offered_by
 from attnproof.harness.running.task.shrink import simpler
 
 OPERATION = ALL["batch_sequence"]

@@ -23,8 +23,8 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
-from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.case_check import problem_of_variant
+from attnproof.harness.running.loading import offered_by
 
 SMALL = 16
 """Largest number of values of a range that are all tried."""

@@ -15,8 +15,8 @@ from attnproof.harness.model.case import decode, encode
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
-from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.case_check import problem_of
+from attnproof.harness.running.loading import offered_by
 from attnproof.reference.interface import MetadataError
 
 SPEC = (Path(__file__).parents[3] / "docs/SPEC.md").read_text(encoding="utf-8")

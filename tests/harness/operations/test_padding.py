@@ -11,7 +11,7 @@ from attnproof.harness.cases.batches.subclass import subclass_of
 from attnproof.harness.model.call import MISSING
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.running.loading import offered_by
 from attnproof.reference import CommonAttentionMetadata
 
 OPERATION = ALL["CommonAttentionMetadata"]

@@ -9,7 +9,7 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.operations.runner.lines import script
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
-from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.running.loading import offered_by
 from attnproof.harness.running.task.shrink import simpler
 
 OPERATION = ALL["runner_sequence"]

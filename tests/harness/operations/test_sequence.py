@@ -14,7 +14,7 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.operations.shared.sequence import SequenceCall, run_script, snippet
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
-from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.running.loading import offered_by
 
 
 def sequence(observe=lambda names: {"rows": names["rows"]}, *, isolated=False):

@@ -7,7 +7,7 @@ import pytest
 from attnproof import reference
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.shared.sequence import run_script
-from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.running.loading import offered_by
 
 NAMES = ("builder_sequence", "graph_sequence")
 

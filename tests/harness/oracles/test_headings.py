@@ -23,7 +23,7 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import equality, sequences
 from attnproof.harness.oracles.diagnosis import heading
 from attnproof.harness.oracles.trial import Trial
-from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.running.loading import offered_by
 from attnproof.harness.running.task.fuzz import strategy, without_local_constants
 from attnproof.harness.running.task.occurrences import Tally
 from attnproof.harness.strength.catalogue import find

@@ -15,8 +15,8 @@ from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles.relations import BLOCKS, CHUNKS, PARTS, related_cases
 from attnproof.harness.oracles.trial import Trial
-from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.case_check import problem_of
+from attnproof.harness.running.loading import offered_by
 from attnproof.harness.running.task.further_calls import failures_of_further_calls
 from attnproof.harness.running.task.workers import Worker
 

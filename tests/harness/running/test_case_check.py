@@ -16,9 +16,9 @@ from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.case import Case, decode, encode
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.shared.sequence import Transcript
-from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.cases import read_corpus
+from attnproof.harness.running.loading import offered_by
 
 CORPUS = read_corpus(Path(__file__).parents[2] / "corpus")
 OPERATIONS = pytest.mark.parametrize("operation", ALL.values(), ids=ALL)

@@ -18,8 +18,9 @@ from attnproof.harness.interfaces.functions import V32
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
 from attnproof.harness.running import engine_stub
-from attnproof.harness.running.candidates import offered_by, resolve
+from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.loading import offered_by
 
 SPLIT = "split_decodes_and_prefills"
 QUICK = ("--ops", SPLIT, "--depth=quick", "--no-vary", "--steps=0", "--no-remember", "--out=o")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from attnproof.harness.running.candidates import BUILT_IN, installed_target, load, name_of, resolve
+from attnproof.harness.running.candidates import BUILT_IN, installed_target, name_of, resolve
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.interface_choice import with_interface
+from attnproof.harness.running.loading import load
 
 RIGHT = (
     "from attnproof.reference import *\nfrom attnproof.reference import _make_metadata_with_slice\n"
@@ -134,7 +135,8 @@ SIBLINGS = {
 LOAD = """
 import sys
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import load, offered_by, resolve
+from attnproof.harness.running.candidates import resolve
+from attnproof.harness.running.loading import load, offered_by
 module = load(resolve([sys.argv[1]], "cpu")[0])
 print(module.NAMES, offered_by(module, ALL["build_slot_mapping"]).__module__)
 """

@@ -10,7 +10,7 @@ import pytest
 from attnproof import optimized, reference
 from attnproof.harness.model.verdict import ORACLES, Kind
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import load, offered_by
+from attnproof.harness.running.loading import load, offered_by
 from attnproof.harness.strength.catalogue import all_mutations, find
 from attnproof.harness.strength.running import Found, Result, planted
 from attnproof.harness.strength.text_mutations import changed, read_mutations

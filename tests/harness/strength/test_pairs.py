@@ -7,7 +7,7 @@ import json
 import pytest
 
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.running.loading import offered_by
 from attnproof.harness.strength.files import read_strength
 from attnproof.harness.strength.pairs import catalogue
 from attnproof.harness.strength.pairs.catalogue import all_pairs

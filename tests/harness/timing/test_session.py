@@ -292,7 +292,7 @@ def test_engine_step_with_a_wrong_result_names_the_operation(candidates):
 
 def test_every_operation_that_is_timed_has_outputs_to_compare():
     from attnproof import reference
-    from attnproof.harness.running.candidates import offered_by
+    from attnproof.harness.running.loading import offered_by
 
     timed = [one for one in ALL.values() if not why_never(one)]
     cases = {one.operation.name: one for one in timed_cases(timed, synthetic_batches(0))}
