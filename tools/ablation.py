@@ -29,7 +29,7 @@ from attnproof.harness.model.verdict import ENGINE, STRICT, Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
-from attnproof.harness.running import candidates, case_check
+from attnproof.harness.running import candidates, case_check, loading
 from attnproof.harness.running.loading import load, offered_by
 from attnproof.harness.running.task import explicit_cases, more_cases
 from attnproof.harness.running.worker.worker import warm_up
@@ -47,7 +47,7 @@ Known = tuple[Case, dict[str, Any]]  # with the trial's fields that no mistake c
 
 def sourced_cases(operation: Operation) -> list[tuple[str, Case]]:
     """Return source and case of all cases; those of sequences have no variations."""
-    faults, sourced = candidates.faults_for(operation, _OPTIMIZED), []
+    faults, sourced = loading.faults_for(operation, _OPTIMIZED), []
     for entry in explicit_cases.explicit_cases(operation, faults, [], []):
         kind = f"fault {entry.case.fault}" if entry.case.fault else f"boundary {entry.source}"
         sourced.append((kind, entry.case))
@@ -136,7 +136,7 @@ def mistakes_of(
 
 def ablate(name: str, mutants: int, seconds: float) -> dict[str, Any]:
     """Judge the mistakes of an operation; return what its sources find."""
-    candidates.preload_package(_OPTIMIZED, ALL[name])
+    loading.preload_package(_OPTIMIZED, ALL[name])
     reach, sourced = Reach(planting.root_of(load(_OPTIMIZED))), sourced_cases(ALL[name])
     known = list(known_cases(ALL[name], (case for _, case in sourced)))
     # In another process: what it keeps of earlier calls would hide mistakes in making it.
