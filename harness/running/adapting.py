@@ -25,6 +25,8 @@ from attnproof.harness.operations.builders.usual_fields import FIELDS
 from attnproof.harness.running.engine_stub import STUB
 from attnproof.harness.running.errors import UsageError
 
+ADAPTED = "_attnproof_adapted"
+"""Attribute of a builder of a table: the candidate's own class."""
 NEW = "new"
 """Key of a class's table with the call that instantiates the candidate's class."""
 _OBJECT = "it"
@@ -153,6 +155,7 @@ def _builder(path: Path, name: str, members: dict[str, str], module: Any) -> typ
     arguments = ", ".join([*inspect.signature(getattr(reference, name)).parameters])
     new = {NEW: members.get(NEW, f"{name}({arguments})")}
     builder = _class(path, name, new, module)
+    setattr(builder, ADAPTED, getattr(module, name, builder))
     readers = {
         field: _method(_place(path, name, field), inspect.Signature(), text, module)
         for field, text in members.items()
@@ -232,6 +235,7 @@ def _check_names(place: str, signature: inspect.Signature, text: str, module: An
     nodes = list(ast.walk(ast.parse(f"({text})", mode="eval")))
     names = [node for node in nodes if isinstance(node, ast.Name)]
     bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}  # of a lambda
     known = {*signature.parameters, *vars(module), *bound}
     for node in names:
         if node.id not in known and not hasattr(builtins, node.id):

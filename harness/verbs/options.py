@@ -33,8 +33,8 @@ class CandidateOptions:
         list[str],
         typer.Option(
             "--candidate",
-            help="built-in name, installed name, dotted module, file.py, package folder or a "
-            "Solution of flashinfer-bench (file.json); repeatable",
+            help="built-in name, installed name, dotted module, file.py, package folder, a table "
+            "(file.toml) or a Solution of flashinfer-bench (file.json); repeatable",
         ),
     ] = field(default_factory=list)
     definitions: Annotated[

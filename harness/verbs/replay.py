@@ -17,6 +17,7 @@ from attnproof.harness.model.run import Cause, Difference
 from attnproof.harness.model.verdict import Explanation, Failure
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles.diagnosis import heading
+from attnproof.harness.oracles.errors import NAME as RAISED
 from attnproof.harness.report.pictures.sequence_input import case_steps
 from attnproof.harness.report.shared.literal import case_literal
 from attnproof.harness.report.shared.wording import shared_mistake
@@ -47,6 +48,7 @@ from attnproof.harness.running.task.deviations import (
     with_deviations,
 )
 from attnproof.harness.running.task.earlier_calls import failures_of_earlier_calls, named_by_calls
+from attnproof.harness.running.task.engine_deviations import engine_sentence
 from attnproof.harness.running.task.further_calls import failures_of_further_calls
 from attnproof.harness.running.task.left_behind import left_behind
 from attnproof.harness.running.task.other_interfaces import interface_sentence
@@ -67,12 +69,15 @@ def replay(options: ReplayOptions, *, command: str = "attnproof replay") -> int:
     """
     check_call(options)
     use_operations(options.definitions)
+    device, stub = options.device, options.stub
+    # Before the case is read, which may be of a builder of theirs.
+    named = resolve(options.candidates, device, stub) if options.candidates else []
     try:
         saved = find_case(options.case, options.out)
     except CaseError as error:
         raise UsageError(str(error)) from None
-    names = options.candidates or _saved_candidate(saved, command)
-    candidates = with_deviations(resolve(names, options.device, options.stub), options.deviations)
+    named = named or resolve(_saved_candidate(saved, command), device, stub)
+    candidates = with_deviations(named, options.deviations)
     broad = broad_entries(options.deviations, [ALL[saved.case.operation]])
     candidates = with_interface(with_contract(candidates, options), options.interface)
     warm_up(candidates)
@@ -202,10 +207,12 @@ def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
     if steps:
         place = failures[0].place if failures else None
         passed = not failures
+        # A call that has raised has no states.
+        states = [] if failures and failures[0].oracle == RAISED else differences
         console.print(
             attempt(
                 "the picture of the steps",
-                lambda: draw_steps(steps, differences, place, passed=passed),
+                lambda: draw_steps(steps, states, place, passed=passed),
                 Text,
             )
         )
@@ -230,8 +237,11 @@ def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
         sentence = attempt(
             "the other interfaces", lambda: interface_sentence(worker, operation, case), str
         )
-        if sentence:
-            console.print_line(sentence)
+        by_engine = attempt(
+            "the engine", lambda: engine_sentence(candidate, case, explained.unknown[0]), str
+        )
+        for line in filter(None, (sentence, by_engine)):
+            console.print_line(line)
     return _conclude(explained, console, label)
 
 

@@ -27,6 +27,7 @@ from attnproof.harness.running.errors import (
     MISMATCH,
     SLOWER,
     VERIFIED,
+    UsageError,
 )
 from attnproof.harness.running.interface_choice import with_interface
 from attnproof.harness.running.own_operations import notes_on_failures, use_operations
@@ -220,6 +221,11 @@ def exit_code(run: Run) -> int:
 
 def pick_candidates(options: VerifyOptions) -> list[Candidate]:
     """Return the candidates with interface, deviations and contract. Raise UsageError."""
+    if options.definitions and not (options.candidates or options.ops):
+        raise UsageError(
+            f"name your candidate with --candidate: --operations {options.definitions[0]} defines "
+            f"operations of your own, which no built-in candidate has"
+        )
     candidates = resolve(options.candidates, options.device, options.stub)
     if not options.candidates and options.depth != "thorough":
         candidates = [candidate for candidate in candidates if candidate.checked]

@@ -6,6 +6,7 @@ from typing import Any
 
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.run import Finding
+from attnproof.harness.operations import ALL
 from attnproof.harness.report.pictures.sequence_view import failing_step, states_by_step
 from attnproof.harness.report.shared.wording import many
 
@@ -19,7 +20,12 @@ def case_steps(case: Case) -> list[tuple[str, str]]:
     """Return the label of each step from the case alone, with "" as source; [] without steps."""
     if not case.num_steps:
         return []
-    return [(_words_of_step(step), "") for step in case.params["steps"]]
+    steps = [(_words_of_step(step), "") for step in case.params["steps"]]
+    if ALL[case.operation].section:
+        return steps
+    # The first state of a class of a user's own is that after its instantiation.
+    arguments = {n: value for n, value in case.params.items() if n not in ("steps", "layout")}
+    return [(_call(case.operation, arguments), ""), *steps]
 
 
 def step_count(finding: Finding) -> int:
@@ -41,5 +47,8 @@ def input_size(finding: Finding) -> str:
 def _words_of_step(step: Any) -> str:
     if not isinstance(step, dict):
         return str(step)
-    values = [f"{name}={value}" for name, value in step.items() if name != "do"]
-    return " ".join([str(step.get("do", "")), *values])
+    return _call(str(step.get("do", "")), {n: value for n, value in step.items() if n != "do"})
+
+
+def _call(name: str, arguments: dict[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={value}' for key, value in arguments.items())})"

@@ -175,7 +175,9 @@ def _checks(trial: Trial, source: Source, wrong: Collection[str]) -> list[str]:
         lines[place] = f'{function}("{path}", {path}, {source.of(right)}{allowed})'
     whole = [f'check("{path}", {path}, {source.of(value)})' for path, value in _literals(result)]
     others = outputs.keys() - lines
-    shown = {str(place) for place in (outputs if whole else lines)}
+    # A literal result says nothing of the tensors that the call has written.
+    literal = {place for place in others if whole and not isinstance(outputs[place], torch.Tensor)}
+    shown = {str(place) for place in literal.union(lines)}
     if wrong and not shown.intersection(wrong):
         raise NoProgramError(f"{next(iter(wrong))} is no part of the result or of an argument")
     return [*dict.fromkeys([*lines.values(), *(whole if others else ())])]
@@ -184,7 +186,9 @@ def _checks(trial: Trial, source: Source, wrong: Collection[str]) -> list[str]:
 def _path(place: Place, right: Any, parts: list[tuple[str, Any]]) -> str:
     """Return the expression of an output, "" if it is no part of the result or of an argument."""
     if isinstance(right, torch.Tensor):
-        return next(filter(None, (_view(path, part, right) for path, part in parts)), "")
+        copied = (_copied(path, part, right) for path, part in parts if path == place.field)
+        views = (_view(path, part, right) for path, part in parts)
+        return next(filter(None, (*views, *copied)), "")
     child = "" if place.child is None else f"[{place.child}]"
     ends = (place.field, f".{place.field.rpartition('.')[2]}")
     return next(
@@ -211,6 +215,15 @@ def _view(path: str, part: Any, right: torch.Tensor) -> str:
     if part.shape == right.shape:
         return path + view
     return f"{path}[{', '.join(f':{size}' for size in right.shape)}]{view}"
+
+
+def _copied(path: str, part: Any, right: torch.Tensor) -> str:
+    """Return the expression of an argument of which `right` is a copy, perhaps of its words."""
+    if not isinstance(part, torch.Tensor) or part.shape != right.shape:
+        return ""
+    if part.itemsize != right.itemsize or not torch.equal(part.view(right.dtype), right):
+        return ""
+    return path if part.dtype == right.dtype else f"{path}.view({right.dtype})"
 
 
 def _literals(result: Any) -> list[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from types import CodeType
 from typing import Any
 
 from attnproof.harness.model.text import utf8
+from attnproof.harness.running.adapting import ADAPTED
 
 _WRAPPED = ("__wrapped__", "__func__", "py_func", "fn", "func")
 """Attributes that hold the function inside: of functools, methods, numba, Triton, partials."""
@@ -37,6 +38,7 @@ def place_of(module: Any, names: Iterable[str]) -> str:
 def _code(offered: Any) -> CodeType | None:
     """Return the code of a function, or the first code of a class."""
     if isinstance(offered, type):
+        offered = getattr(offered, ADAPTED, offered)  # that of the candidate, not of its table
         codes = [code for value in vars(offered).values() if (code := _code_of(value))]
         # A dataclass has generated methods, whose file is "<string>".
         in_files = [code for code in codes if not code.co_filename.startswith("<")]

@@ -54,7 +54,9 @@ ARGUMENTS = (
 )
 TABLE = f"""{HEAD}
 [functions]
-slice_query_start_locs = "part_of(query_start_loc, request_slice.start, last=request_slice.stop)"
+slice_query_start_locs = '''
+(lambda first: part_of(query_start_loc, first, last=request_slice.stop))(request_slice.start)
+'''
 
 [classes.BlockTables]
 new = "Tables(max_num_reqs, block_sizes, {ARGUMENTS})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -201,6 +202,11 @@ def test_a_table_names_the_fields_of_a_builder(attnproof, plugin, shift):
     source.write_text(source.read_text().replace("SHIFT = 0", f"SHIFT = {shift}"))
     done = attnproof("verify", "--candidate", "table.toml", "--ops=Odd", *FEW, cwd=plugin)
     assert (done.returncode, verdicts(plugin)) == (shift, {"Odd": "FAIL" if shift else "PASS"})
+    if shift:
+        (case,) = re.findall(r"replay (out/cases/\w+\.json)", done.stdout)
+        assert "plugin/backend.py:" in (plugin / "out/index.html").read_text()
+        replayed = attnproof("replay", case, "--candidate", "table.toml", cwd=plugin)
+        assert (replayed.returncode, "FAIL Odd [table]" in replayed.stdout) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -483,3 +483,9 @@ def test_a_reference_that_fails_on_a_later_case_is_named(attnproof, write, tmp_p
     assert done.returncode == 5
     expected = "FAULT OF THE REFERENCE doubled [mine]: the reference failed on case "
     assert expected in done.stdout + done.stderr
+
+
+def test_own_operations_need_a_candidate(attnproof, write, tmp_path):
+    done = attnproof("verify", "--operations", write(DOUBLED), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "name your candidate with --candidate: --operations" in done.stderr

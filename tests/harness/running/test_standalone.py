@@ -92,3 +92,15 @@ def test_a_wrong_output_that_no_program_can_read_is_said(tmp_path):
     (case,) = boundaries("build_slot_mapping", 1)
     with pytest.raises(NoProgramError, match="other is no part of the result"):
         program_of(case, tmp_path / "mine.py", ["other"])
+
+
+def test_a_program_reads_the_arguments_that_a_call_writes(tmp_path, monkeypatch):
+    name = "reshape_and_cache_flash"
+    file = tmp_path / "writes_nothing.py"
+    file.write_text(f"def {name}(*args, **kwargs): pass\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["program"])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    case = next(case for case in boundaries(name) if case.batch and case.num_tokens)
+    program = program_of(case, file, ["key_cache"])
+    with pytest.raises(AssertionError, match="key_cache"):
+        exec(compile(program, "program", "exec"), {"__name__": "__main__"})
