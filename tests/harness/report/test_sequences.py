@@ -239,7 +239,7 @@ def test_a_candidate_that_died_leaves_the_steps_of_its_case():
         case=case, oracle="process", field="", place=None, steps=[], outputs=[], snippet=""
     )
     source = render_html(make_run("FAIL", [], findings=[finding]), ORACLES)
-    assert "<b>export layout=HND</b>" in source
+    assert "<b>export(layout=HND)</b>" in source
     assert "goes wrong here" not in source
     assert input_size(finding) == "2 steps"
 
