@@ -204,7 +204,7 @@ class _Worker:
             utf8(chosen.interface_reason),
             _forms(module, self._offers),
             self._launching(module),
-            dict(misfits(module, self._operations.values(), interface)),
+            self._misfits(module, interface),
         )
 
     def _launching(self, module: Any) -> frozenset[str]:
@@ -220,15 +220,22 @@ class _Worker:
                 for part in operation.call.names(name)
                 if names_kernel(getattr(module, part, None), package)
             )
-        except Exception:  # the candidate has broken what the search needs
+        except BaseException:  # the candidate has broken what the search needs
             return frozenset()
+
+    def _misfits(self, module: Any, interface: str) -> dict[str, Misfit]:
+        """Return the operations whose calls fit no signature, none if it cannot be told."""
+        try:
+            return dict(misfits(module, self._operations.values(), interface))
+        except BaseException:  # the candidate has broken what the search needs
+            return {}
 
     def _misspelt(self, module: Any) -> dict[str, str]:
         """Return the functions that nearly have an operation's name, none if it cannot be told."""
         try:
             absent = [name for name, offer in self._offers.items() if offer is None]
             return {name: utf8(own) for name, own in misspelt(module, absent).items()}
-        except Exception:  # a candidate that is no module, or that breaks the search
+        except BaseException:  # a candidate that is no module, or that breaks the search
             return {}
 
     def _places(self, module: Any) -> dict[str, str]:
@@ -239,7 +246,7 @@ class _Worker:
                 for name, operation in self._operations.items()
                 if self._offers[name] is not None
             }
-        except Exception:  # the candidate has broken what the search needs
+        except BaseException:  # the candidate has broken what the search needs
             return {}
 
     def _called(self, message: bytes) -> Reply:
@@ -288,7 +295,7 @@ def _forms(module: Any, names: Iterable[str]) -> dict[str, str]:
     """Return the earlier forms of the candidate's functions by operation."""
     try:
         forms = {name: earlier_form(name, getattr(module, name, None)) for name in names}
-    except Exception:  # a candidate that breaks the look-up
+    except BaseException:  # a candidate that breaks the look-up
         return {}
     return {name: form for name, form in forms.items() if form}
 

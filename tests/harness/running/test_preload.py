@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from attnproof.harness.running import candidates, interrupt
+from attnproof.harness.running import interrupt, loading
 from attnproof.harness.running.errors import INCOMPLETE
 from attnproof.harness.running.parent import session
 from attnproof.harness.running.processes.launcher import Launcher
@@ -46,7 +46,7 @@ def verify(attnproof, folder):
     ],
 )
 def test_number_of_imports_of_a_module(attnproof, monkeypatch, is_engine, expected, tmp_path):
-    for module in (candidates, session):
+    for module in (loading, session):
         monkeypatch.setattr(module, "imports_once", lambda _candidate: is_engine)
     printed, imports = verify(attnproof, tmp_path)
     assert "PASS        split_decodes_and_prefills" in printed
