@@ -70,7 +70,7 @@ def test_a_hang_is_a_complete_finding_within_three_limits(tmp_path):
     ended.assert_orderly(1)
     ended.assert_report()
     assert not [*problems(attack, ended)]
-    [case] = (tmp_path / "o" / "cases").iterdir()
+    [case] = (tmp_path / "o" / "cases").glob("*.json")
     assert json.loads(case.read_text(encoding="utf-8"))["candidate"] == "first_call"
 
 

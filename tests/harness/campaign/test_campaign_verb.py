@@ -55,7 +55,7 @@ def test_the_report_is_that_of_verify(options, capsys):
     summary = json.loads((out / "summary.json").read_text())
     assert [one["operation"] for one in summary["findings"]] == [NAMES[0]]
     assert summary["counts"]["cases"] == 40
-    (case,) = (out / "cases").iterdir()
+    (case,) = (out / "cases").glob("*.json")
     (line,) = (out / "results.jsonl").read_text().splitlines()
     assert json.loads(line)["verdict"] == "FAIL"
     printed = capsys.readouterr().out
