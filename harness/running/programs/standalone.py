@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -102,6 +103,8 @@ def standalone_program(trial: Trial, candidate: Candidate, wrong: Collection[str
         raise NoProgramError("the failure needs the calls before it")
     if re.search(r"^attnproof\b|\.(toml|json)$", candidate.target):
         raise NoProgramError("the candidate's functions are called through attnproof")
+    if not Path(candidate.target).stem.isidentifier():
+        raise NoProgramError("the name of the candidate's file is no name of a module")
     if candidate.interface not in ("", DEFAULT):
         raise NoProgramError(f"the arguments are converted to classes of {candidate.interface}")
     source, call = Source(candidate.device), trial.prepare(0)

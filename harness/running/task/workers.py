@@ -21,6 +21,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, encode
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.run import Cause
+from attnproof.harness.model.text import utf8
 from attnproof.harness.model.verdict import ERRORS, ORACLES, PROCESS, Explanation, Failure, Verdict
 from attnproof.harness.oracles import call_once, judge, later_calls
 from attnproof.harness.oracles.later_calls import copied
@@ -195,7 +196,7 @@ class Worker(CaseProcess):
                 reason = str(error)
             except Exception as error:  # the finding stands without it
                 reason = f"{type(error).__name__}: {error}"
-        return msgspec.structs.replace(explanation, snippet=program, no_snippet=reason)
+        return msgspec.structs.replace(explanation, snippet=utf8(program), no_snippet=utf8(reason))
 
     def _outputs_explained(self, case: Case) -> Explanation:
         script = self._operations[case.operation].call.script(case)
