@@ -40,7 +40,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call has to move and to compute, and the time of a copy in the same run."""
+    """Bytes and floating-point operations of a call, and the time of a copy of as many bytes."""
 
     bytes: int
     """Bytes of arguments and results that it reads or writes, of a cache those of its tokens."""

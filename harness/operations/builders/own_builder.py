@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import index
 from typing import Any
 
 import msgspec
@@ -186,8 +187,9 @@ def _outputs(metadata: Any, builder: Any, call: Call) -> Outputs:
             f"name those that it has in a table [builders.NAME]"
         )
     threshold = getattr(builder, "reorder_batch_threshold", None)
-    counts = {name: held[name] for name in (*BOUNDS, *SPLIT) if name in held and builder}
-    free = Free(**counts, threshold=threshold)
+    # Here, where what is no integer is an error of the candidate's.
+    counts = {name: index(held[name]) for name in (*BOUNDS, *SPLIT) if name in held and builder}
+    free = Free(**counts, threshold=None if threshold is None else index(threshold))
     outputs = read_tensors(held, call.facts) | {n: held[n] for n in NUMBERS if n in held}
     return outputs | {_FREE: free}
 
@@ -300,7 +302,9 @@ def _invariants(call: Call, outputs: Outputs) -> Iterable[Violation]:
         dict(zip(SPLIT, each, strict=True))
         for each in sorted(possible_splits(metadata, counts["threshold"]), reverse=True)
     ]
-    if any(all(each[name] == value for name, value in split.items()) for each in possible):
+    if not possible or any(
+        all(each[name] == value for name, value in split.items()) for each in possible
+    ):
         return
     for name, value in split.items():
         values = sorted({each[name] for each in possible})

@@ -35,7 +35,7 @@ class SummarySpeed(SummaryPart, kw_only=True):
 
 
 class SummaryRate(SummaryPart, kw_only=True):
-    """How fast one candidate moves bytes and computes on one workload."""
+    """Bandwidth and floating-point rate of a candidate on a workload."""
 
     operation: str
     workload: str
@@ -83,7 +83,7 @@ class SummaryPerformance(SummaryPart, kw_only=True):
     overall: list[SummarySpeed]
     operations: list[SummarySpeed]
     rates: list[SummaryRate]
-    """Of operations whose bytes or floating-point operations are declared."""
+    """Rates of the operations whose `Work` is declared, by workload."""
     steps: list[StepComparison]
     baseline: SummaryBaseline
     untimed: list[Untimed]

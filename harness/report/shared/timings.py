@@ -54,7 +54,7 @@ class TimingRow(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """How fast a call moves bytes and computes."""
+    """Bandwidth and floating-point rate of a call."""
 
     bytes: int
     gigabytes_per_second: float

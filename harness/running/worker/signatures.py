@@ -59,7 +59,7 @@ def misfits(
 ) -> Iterator[tuple[str, Misfit]]:
     """Yield the operations of which no call fits the candidate's signature."""
     for operation in operations:
-        with suppress(Exception):  # a candidate that breaks the look-up
+        with suppress(BaseException):  # a candidate may raise SystemExit in the look-up
             misfit = misfit_of(module, operation, interface)
             if misfit is not None:
                 yield operation.name, misfit

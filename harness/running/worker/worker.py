@@ -204,7 +204,7 @@ class _Worker:
             utf8(chosen.interface_reason),
             _forms(module, self._offers),
             self._launching(module),
-            self._misfits(module, interface),
+            dict(misfits(module, self._operations.values(), interface)),
         )
 
     def _launching(self, module: Any) -> frozenset[str]:
@@ -222,13 +222,6 @@ class _Worker:
             )
         except BaseException:  # the candidate has broken what the search needs
             return frozenset()
-
-    def _misfits(self, module: Any, interface: str) -> dict[str, Misfit]:
-        """Return the operations whose calls fit no signature, none if it cannot be told."""
-        try:
-            return dict(misfits(module, self._operations.values(), interface))
-        except BaseException:  # the candidate has broken what the search needs
-            return {}
 
     def _misspelt(self, module: Any) -> dict[str, str]:
         """Return the functions that nearly have an operation's name, none if it cannot be told."""

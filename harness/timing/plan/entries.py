@@ -102,7 +102,7 @@ class Measured(msgspec.Struct, frozen=True, tag=True):
     control_ns: float = 0.0
     """Time of the control afterwards, 0 if the process died."""
     work: Work | None = None
-    """What a call has to move and to compute, None if it is not declared."""
+    """Bytes and floating-point operations of the call, None if they are not declared."""
     together: bool = True
     """True if all samples are of the same rounds; False if some candidates were timed alone."""
 

@@ -332,7 +332,7 @@ class Buffer:
 
 
 class TestRemarks:
-    """What a definition leaves open is said by `list`, and where an operation fails."""
+    """`list` and a failing operation print the remarks on a definition."""
 
     SUMS = """
 @operation(independent=True)
