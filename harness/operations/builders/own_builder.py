@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from operator import index
@@ -37,7 +37,10 @@ from attnproof.harness.operations.shared.params import Params
 from attnproof.reference import BatchMetadataBuilder
 
 _AGAIN, _REPLAYED = "second build.", "replayed graph."
+_REPLAYED_LATER = "graph replayed after a larger batch."
 """Prefixes of fields of a second build, and of metadata that a graph was captured with."""
+_MOST_ROWS, _MOST_TOKENS = 256, 8192
+"""Least maxima that the engine's config has."""
 _FREE = "counts"
 """Output with the numbers for which there are several right values."""
 _UNIFORM_SINGLE, _UNIFORM = 1, 2
@@ -49,6 +52,8 @@ class _BuilderFacts(BatchFacts):
     device: torch.device
     others: list[Any]
     """Metadata of other steps, of as many rows and tokens."""
+    larger: Any
+    """Metadata of a batch of the largest size."""
 
 
 def builder_operation(name: str) -> Operation:
@@ -135,7 +140,8 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     neighbours = neighbours_of(batch) + ([batch_of(grown)] if grown else [])
     others = [lay_out(other, pattern, device)[0] for other in neighbours]
     arrays = batch_arrays(batch, pattern)
-    rows, tokens = max(256, arrays.num_reqs), max(8192, arrays.num_actual_tokens)
+    rows, tokens = max(_MOST_ROWS, arrays.num_reqs), max(_MOST_TOKENS, arrays.num_actual_tokens)
+    larger = lay_out(_larger(batch, rows, tokens), pattern, device)[0]
     return Call(
         {
             "kv_cache_spec": kv_cache_spec(batch.block_size),
@@ -146,13 +152,27 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         },
         arena=arena,
         facts=_BuilderFacts(
-            batch=batch, metadata=metadata, device=torch.device(device), others=others
+            batch=batch,
+            metadata=metadata,
+            device=torch.device(device),
+            others=others,
+            larger=larger,
         ),
     )
 
 
+def _larger(batch: Batch, rows: int, tokens: int) -> Batch:
+    """Return a batch of so many rows and tokens, with longer sequences than the batch has."""
+    long = -(-tokens // rows) * 2 - 1
+    prefills = (tokens - rows) // max(1, long - 1)
+    queries = [1] * (rows - prefills) + [long] * prefills
+    queries[-1] += tokens - sum(queries)
+    longest = max((q + c for q, c in rows_of(batch)), default=0)
+    return make_batch(queries, [longest + batch.block_size] + [0] * (rows - 1), batch.block_size)
+
+
 def _use(offered: Any, call: Call) -> Outputs:
-    """Build the batch twice, after other batches, and replay a captured graph on it.
+    """Build the batch twice, after other batches, and replay a captured graph on it twice.
 
     Fields that the metadata does not hold have the batch's own values.
     """
@@ -166,14 +186,19 @@ def _use(offered: Any, call: Call) -> Outputs:
         built.append(_outputs(builder.build(0, metadata), builder, call))
     first, again = built
     replayed = _replayed(builder, call)
+    later = _replayed(builder, call, between=[facts.larger])
     ours = _outputs(metadata, None, call)
     outputs = ours | first
-    for prefix, values in ((_AGAIN, again), (_REPLAYED, replayed)):
+    for prefix, values, before in (
+        (_AGAIN, again, first),
+        (_REPLAYED, replayed, first),
+        (_REPLAYED_LATER, later, first | replayed),
+    ):
         for name, value in ours.items():
             if name == _FREE:
                 continue
-            # What is wrong at once is a finding there, and not a second one here.
-            sound = _same(first.get(name, value), value)
+            # What is wrong before is a finding there, and not a second one here.
+            sound = _same(before.get(name, value), value)
             outputs[f"{prefix}{name}"] = values[name] if sound and name in values else _copy(value)
     return outputs
 
@@ -200,10 +225,11 @@ def _same(value: Any, expected: Any) -> bool:
     return type(value) is type(expected) and bool(value == expected)
 
 
-def _replayed(builder: Any, call: Call) -> Outputs:
+def _replayed(builder: Any, call: Call, between: Sequence[Any] = ()) -> Outputs:
     """Return the tensors that a graph reads, captured on a dummy batch, in the batch's step.
 
-    An engine copies each batch into the same buffers, and builds before it replays a graph.
+    An engine copies each batch into the same buffers, and builds before it replays a graph. Batches
+    `between` are built in other memory after the capture.
     """
     metadata = call["common_attn_metadata"]
     capture = getattr(builder, "build_for_cudagraph_capture", None)
@@ -211,13 +237,23 @@ def _replayed(builder: Any, call: Call) -> Outputs:
         return {}
     buffers = _dummy(metadata)
     held = held_fields(capture(buffers))
+    captured, addresses = read_tensors(held, call.facts), _addresses(held)
+    for other in between:
+        builder.build(0, other)
     for name, buffer in _memory(buffers).items():
         value = getattr(metadata, name)
         buffer[...] = value
     for name in ("max_query_len", "max_seq_len"):
         setattr(buffers, name, getattr(metadata, name))
     builder.build(0, buffers)
-    return read_tensors(held, call.facts)
+    # Memory that was moved, as by `resize_`, is not what the graph reads.
+    moved = {name for name, address in _addresses(held).items() if address != addresses[name]}
+    read = read_tensors(held, call.facts)
+    return {name: captured[name] if name in moved else value for name, value in read.items()}
+
+
+def _addresses(held: dict[str, Any]) -> dict[str, int | None]:
+    return {n: v.data_ptr() if isinstance(v, torch.Tensor) else None for n, v in held.items()}
 
 
 def _has_graphs(builder: Any, call: Call) -> bool:
@@ -319,6 +355,8 @@ def _invariants(call: Call, outputs: Outputs) -> Iterable[Violation]:
 
 
 def _diagnose(_call: Call, place: Place, _expected: Any, _got: Any) -> str:
+    if place.field.startswith(_REPLAYED_LATER):
+        return "a larger batch moved the tensor that a captured graph reads"
     if place.field.startswith(_REPLAYED):
         return "a replayed graph reads what an earlier step left: the tensor is not persistent"
     if place.field.startswith(_AGAIN):

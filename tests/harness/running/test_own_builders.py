@@ -84,6 +84,30 @@ class NotPersistent(Right):
         return md.seq_lens.to(torch.int32, copy=True)
 
 
+class Replaced(Right):
+    """Has other memory after a batch that does not fit."""
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.lengths = torch.zeros(64, dtype=torch.int32)
+
+    def lengths_of(self, md):
+        if len(self.lengths) < md.num_reqs:
+            self.lengths = torch.zeros(2 * md.num_reqs, dtype=torch.int32)
+        return super().lengths_of(md)
+
+
+class Resized(Right):
+    """Moves its memory for a batch that does not fit."""
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.lengths = torch.tensor([], dtype=torch.int32).resize_(64)
+
+    def lengths_of(self, md):
+        if len(self.lengths) < md.num_reqs:
+            self.lengths.resize_(2 * md.num_reqs)
+        return super().lengths_of(md)
+
+
 class KeptByCounts(Right):
     kept: Any = None
 
@@ -143,6 +167,8 @@ SHIFT = 0
 RIGHT = ("Right", "CutTable", "TensorMaximum")
 MISTAKES = {
     "NotPersistent": "the tensor is not persistent",
+    "Replaced": "a larger batch moved the tensor",
+    "Resized": "a larger batch moved the tensor",
     "KeptByCounts": "seq_lens",
     "WithoutItself": "seq_lens",
     "WrittenInput": "slot_mapping",
