@@ -72,8 +72,9 @@ def is_engine_batch(part: Any) -> bool:
 
 
 def full_name(cls: Any) -> str:
-    """Return a class's module and name."""
-    return f"{cls.__module__}.{cls.__qualname__}"
+    """Return a class's module and name, the engine's for our stand-in of its class."""
+    is_ours = cls is vllm_batch.CommonAttentionMetadata
+    return f"{LATER_HOME if is_ours else cls.__module__}.{cls.__qualname__}"
 
 
 def _title(part: Any) -> str:

@@ -54,7 +54,11 @@ def show_operations(options: ListOptions) -> None:
         return
     console = make_console()
     for entry in entries:
-        _print_entry(console, entry, offers)
+        _print_entry(console, entry, offers, wide=options.wide)
+
+
+_FEW = 10
+"""Most edge cases or faults that are listed unasked: more of them hide the signature."""
 
 
 class _Offer(NamedTuple):
@@ -90,8 +94,13 @@ def _offers(candidate: Candidate) -> dict[str, _Offer]:
     return offers | {name: _Offer("not offered", why) for name, why in worker.withheld.items()}
 
 
-def _print_entry(console: Screen, entry: Entry, offers: dict[str, dict[str, _Offer]]) -> None:
-    """Print signatures, docstrings, oracles, boundaries and faults of one operation."""
+def _print_entry(
+    console: Screen, entry: Entry, offers: dict[str, dict[str, _Offer]], *, wide: bool
+) -> None:
+    """Print signatures, docstrings, oracles, boundaries and faults of one operation.
+
+    Many boundaries or faults are counted, and listed if `wide`.
+    """
     operation = entry.operation
     console.print(f"{operation.name}, {operation.specification}", style="bold")
     console.print(f"{operation.summary}; in optimized: {entry.place}\n")
@@ -104,11 +113,14 @@ def _print_entry(console: Screen, entry: Entry, offers: dict[str, dict[str, _Off
     table.add_column(style="dim")
     table.add_column(overflow="fold")
     table.add_row("oracles", ", ".join(entry.oracles))
-    table.add_row("boundaries", "\n".join(entry.boundaries))
     faults = [
         f"{name}: {f.error.__name__} on {f.named}" for name, f in operation.inputs.faults.items()
     ]
-    table.add_row("faults", "\n".join(faults) or "none")
+    for title, names in (("boundaries", entry.boundaries), ("faults", faults)):
+        listed = wide or len(names) <= _FEW
+        table.add_row(
+            title, "\n".join(names) or "none" if listed else f"{len(names)} (--wide lists them)"
+        )
     if operation.name in own_names():
         definition = definition_in_use(operation.name)
         remarks = [*lone_axes(definition), *unchecked_independence(definition, operation)]

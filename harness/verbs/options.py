@@ -303,7 +303,7 @@ class ListOptions(CandidateOptions):
         bool, typer.Option("--markdown", help="print a page on every operation")
     ] = False
     wide: Annotated[
-        bool, typer.Option("--wide", help="print all columns, however narrow the terminal is")
+        bool, typer.Option("--wide", help="print all columns, boundaries and faults")
     ] = False
 
 

@@ -138,6 +138,9 @@ def _lines(outcome: Outcome) -> list[str]:
 
 
 def _described(finding: Finding) -> str:
+    """Return the finding in a line; the message of a broken invariant ends in the diagnosis."""
+    if finding.message.endswith(finding.diagnosis):
+        return f"{finding.kind}: {finding.message}"
     message = f": {finding.message}" if finding.has_known_mistake else ""
     return f"{finding.kind}: {finding.diagnosis}{message}"
 
