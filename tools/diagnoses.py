@@ -153,13 +153,23 @@ def page() -> str:
         entry = entry_of(diag.text, diag.oracle)
         if entry is not None:
             by_entry[entry.id].setdefault(diag.text.replace("*", "…"), diag.place)
-    rows = [f"| [{e.title}](#{e.id}) | {_KINDS[e.kind]} |" for e in ENTRIES]
-    head = [_HEAD, "", "| diagnosis | a bug or a contract? |", "|---|---|", *rows]
-    return "\n".join([*head, *(_section(e, by_entry[e.id]) for e in ENTRIES)]) + "\n"
+    index = [line for kind in _KINDS for line in _index(kind)]
+    return "\n".join([_HEAD, *index, *(_section(e, by_entry[e.id]) for e in ENTRIES)]) + "\n"
+
+
+def _index(kind: str) -> list[str]:
+    """Return a table of the entries of a kind, with the first sentence of each."""
+    rows = [
+        f"| [{entry.title}](#{entry.id}) | {re.split(r'[.;] ', entry.means)[0].rstrip('.')} |"
+        for entry in ENTRIES
+        if entry.kind == kind
+    ]
+    heading = _KINDS[kind].capitalize()
+    return ["", f"**{heading}**", "", "| diagnosis | meaning |", "|---|---|", *rows]
 
 
 def _section(entry: Entry, texts: dict[str, str]) -> str:
-    listed = "; ".join(f"`{text}`" for text in sorted(texts, key=str.lower))
+    listed = [f"- `{text}`" for text in sorted(texts, key=str.lower)]
     return "\n".join(
         [
             "",
@@ -172,7 +182,7 @@ def _section(entry: Entry, texts: dict[str, str]) -> str:
             f"**A bug or a contract?** {_KINDS[entry.kind].capitalize()}.",
             "",
             f"**What to do.** {entry.do}",
-            *(["", f"Printed as: {listed}."] if listed else []),
+            *(["", "Printed as:", "", *listed] if listed else []),
         ]
     )
 
