@@ -21,6 +21,10 @@ from attnproof.harness.verbs.screen import Screen
 
 _LINE_S = 30.0
 """Seconds between two lines of progress without a terminal."""
+_LEAST_ESTIMATE_S = 5.0
+"""Time from which on the time that is left is shown, in seconds."""
+_NEW_SHARE = 0.3
+"""Weight of the newest operation's end in the expected time of the run."""
 _REFRESH_S = 0.1
 """Shortest time between two drawings of a bar whose steps take less than that, in seconds."""
 
@@ -68,6 +72,8 @@ class Tally:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._begun = clock, clock()
         self._total = self._done = self._findings = self._ended_cases = 0
+        self._expected_s = 0.0
+        """Expected time of the whole run, a moving average over the ends of operations."""
         self._running: dict[tuple[str, str], int] = {}
         """Cases so far of each operation and candidate that runs."""
 
@@ -90,6 +96,9 @@ class Tally:
         if self._running.pop((result.name, result.candidate), None) is not None:
             self._done += 1
             self._ended_cases += result.cases
+            expected = (self._clock() - self._begun) / self._done * self._total
+            share = _NEW_SHARE if self._expected_s else 1.0
+            self._expected_s += share * (expected - self._expected_s)
 
     def __str__(self) -> str:
         seconds = self._clock() - self._begun
@@ -99,10 +108,10 @@ class Tally:
             f"{self._done} of {many(self._total, 'operation')}, {cases:,} cases ({rate:.0f}/s), "
             f"{many(self._findings, 'finding')}"
         )
-        if not self._done:
-            return text
-        left = seconds / self._done * (self._total - self._done)
-        return f"{text}, about {_duration(left)} left"
+        # An average that the run has outlasted says nothing about the rest.
+        left = self._expected_s - seconds
+        is_known = seconds >= _LEAST_ESTIMATE_S and left > 0
+        return f"{text}, about {_duration(left)} left" if is_known else text
 
 
 def _duration(seconds: float) -> str:

@@ -8,7 +8,7 @@ from attnproof.harness.verbs.progress import Tally
 
 
 def test_progress_has_total_rate_findings_and_the_time_left():
-    seconds = iter([0.0, 10.0, 20.0, 150.0])
+    seconds = iter([0.0, 10.0, 20.0, 20.0, 50.0, 150.0])
     tally = Tally(lambda: next(seconds))
     tally.planned(3)
     tally.started("a", "mine")
@@ -19,7 +19,20 @@ def test_progress_has_total_rate_findings_and_the_time_left():
     tally.progressed("b", "mine", 40)
     assert str(tally) == "1 of 3 operations, 100 cases (5/s), 0 findings, about 40 s left"
     tally.ended(outcome("not offered", 0))
-    assert str(tally).startswith("1 of 3 operations, 100 cases (1/s), 0 findings, about 5 min")
+    assert str(tally) == "1 of 3 operations, 100 cases (2/s), 0 findings, about 10 s left"
+    assert str(tally) == "1 of 3 operations, 100 cases (1/s), 0 findings"
+
+
+def test_the_time_left_is_smooth_and_not_shown_at_once():
+    seconds = iter([0.0, 1.0, 1.0, 10.0, 10.0])
+    tally = Tally(lambda: next(seconds))
+    tally.planned(10)
+    for name in ("a", "b"):
+        tally.started(name, "mine")
+    tally.ended(outcome("a", 60))  # 10 s are expected
+    assert "left" not in str(tally)
+    tally.ended(outcome("b", 60))  # by itself it would mean 50 s, so 40 s left
+    assert str(tally).endswith("about 12 s left")
 
 
 def outcome(name: str, cases: int) -> Outcome:
