@@ -35,7 +35,7 @@ from attnproof.harness.verbs.options import (
     StrengthOptions,
     VerifyOptions,
 )
-from attnproof.harness.verbs.usage import EPILOG, START, Verb
+from attnproof.harness.verbs.usage import EPILOG, START, Verb, misuse_line
 
 app = typer.Typer(
     name="attnproof",
@@ -241,6 +241,10 @@ def list_(options: ListOptions) -> int:
 
     Exit codes: 0 printed, 2 usage, 5 a candidate cannot be imported.
     """
+    if options.stub:
+        from attnproof.harness.running.engine_stub import check_stub
+
+        check_stub(options.stub)
     if options in (ListOptions(), ListOptions(wide=True)):
         from attnproof.harness.verbs.operation_table import print_index, read_index
 
@@ -348,9 +352,12 @@ def _run() -> int:
     try:
         code = int(app(standalone_mode=False) or 0)
     except _Misuse as misuse:
-        usage = io.StringIO()
-        misuse.show(usage)
-        print(escape_lines(usage.getvalue()), end="", file=sys.stderr)
+        if "\n" in misuse.format_message():  # the help, for a call without arguments
+            usage = io.StringIO()
+            misuse.show(usage)
+            print(escape_lines(usage.getvalue()), end="", file=sys.stderr)
+        else:
+            complain(misuse_line(misuse, sys.argv[1:]))
         return int(misuse.exit_code)
     except AttnproofError as error:
         complain(error)

@@ -118,7 +118,7 @@ MISTAKES_SEEN_AFTER_AN_IMPORT = [
     ),
 ]
 MISUSES = [
-    ("frobnicate", "No such command 'frobnicate'."),
+    ("frobnicate", "No such command 'frobnicate' (`attnproof -h` lists the verbs)"),
     ("verify --frob", "No such option: --frob"),
     ("verif", "No such command 'verif'. Did you mean 'verify'?"),
     ("verify --exampels 3", "No such option: --exampels"),
@@ -128,8 +128,8 @@ MISUSES = [
     ("deviations", "Missing option '--draft'"),
     ("init new.py", "Missing option '--from'"),
     ("record", "Missing argument 'COMMAND'"),
-    ("campaign --hours long", "Invalid value for '--hours'"),
-    ("verify --examples many", "Invalid value for '--examples'"),
+    ("campaign --hours long", "--hours is 'long', expected a number such as --hours 1.0"),
+    ("verify --examples many", "--examples is 'many', expected a whole number such as"),
     ("replay", "Missing argument 'case'"),
 ]
 
@@ -202,7 +202,8 @@ def test_a_misuse_shows_how_to_use_it(folder, line, message, monkeypatch, capsys
     assert run_here(line, monkeypatch) == 2
     shown = capsys.readouterr()
     assert message in shown.err
-    assert "Traceback" not in shown.err
+    assert shown.err.startswith("attnproof: ")
+    assert shown.err.count("\n") == 1, shown.err
     assert shown.out == ""
 
 

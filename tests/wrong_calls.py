@@ -91,3 +91,55 @@ WRONG_CALLS = [
     ("strength --jobs -1", "--jobs -1: expected 0 or more"),
     ("strength --out file", "--out file cannot be written: file is a file; "),
 ]
+
+_WHOLE = "expected a whole number such as"
+_NUMBER = "expected a number such as"
+
+WRONG_CALLS += [
+    (f"{verb} {flag} many", f"{flag} is 'many', {words} {flag} ")
+    for verb, words, flags in (
+        ("verify", _WHOLE, "examples steps seed maxfail jobs"),
+        ("verify", _NUMBER, "seconds memory timeout"),
+        ("bench", _WHOLE, "steps seed jobs"),
+        ("bench", _NUMBER, "seconds memory timeout"),
+        ("replay case.json", _NUMBER, "timeout"),
+        ("record", _WHOLE, "sample limit"),
+        ("config", _WHOLE, "seed"),
+        ("mutants", _WHOLE, "examples sample deep seed jobs"),
+        ("mutants", _NUMBER, "budget fail-under"),
+        ("campaign", _WHOLE, "tasks examples seed jobs"),
+        ("campaign", _NUMBER, "hours memory"),
+        ("strength", _WHOLE, "seeds seed jobs"),
+    )
+    for flag in (f"--{name}" for name in flags.split())
+]
+WRONG_CALLS += [
+    ("verify --steps=1.5", f"--steps is '1.5', {_WHOLE} --steps 1"),
+    ("verify --stub vlm", "--stub is 'vlm': did you mean vllm?"),
+    ("config --stub vlm", "--stub is 'vlm': did you mean vllm?"),
+    ("list --stub vlm", "--stub is 'vlm': did you mean vllm?"),
+    ("mutants --stub vlm", "--stub is 'vlm': did you mean vllm?"),
+    ("config --ci githb", "--ci is 'githb', expected github or gitlab"),
+    ("verify --corpus file", "corpus file is not a folder"),
+    ("verify --trace package", "package: cannot be read (Is a directory)"),
+    ("verify --device cuda:x", "--device is 'cuda:x': did you mean cuda?"),
+    ("verify --fail-on unsave", "--fail-on names 'unsave', expected classes of wrong-result, "),
+    ("verify --json=yes", "Option '--json' does not take a value"),
+    ("verify --out", "Option '--out' requires an argument"),
+    ("bench --against nope", "no candidate 'nope': not built in or installed"),
+    ("bench --recorded none", f"--recorded none {_NO_FILE}"),
+    ("replay case.json --candidate nope", "no candidate 'nope': not built in or installed"),
+    ("diff", "Missing argument 'RUN_A'; for example: attnproof diff reports/main reports/latest"),
+    ("diff one", "Missing argument 'RUN_B'; for example: attnproof diff reports/main "),
+    ("diff package package", f"package {_NO_RUN}"),
+    ("deviations", "Missing option '--draft'; for example: attnproof deviations --draft reports/"),
+    ("deviations --draft package", f"package {_NO_RUN}"),
+    ("init", "Missing argument 'FILE'; for example: attnproof init my_operations.py --from "),
+    ("record", "Missing argument 'COMMAND'; for example: attnproof record --out "),
+    ("doctor x", "Got unexpected extra argument(s) (x); for example: attnproof doctor"),
+    ("verif", "No such command 'verif'. Did you mean 'verify'? (`attnproof -h` lists the verbs)"),
+    ("mutants --only package", "--only package cannot be read: Is a directory"),
+    ("mutants --sample -1", "--sample -1: expected 0 or more"),
+    ("campaign --hours nan", "--hours is nan, expected more than 0 and at most 10,000"),
+    ("strength --depth quik", "--depth is quik: did you mean quick?"),
+]

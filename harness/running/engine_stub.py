@@ -53,7 +53,8 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True):
 def check_stub(name: str) -> None:
     """Raise UsageError for a stub that does not exist, or of an installed engine."""
     if name != STUB:
-        raise UsageError(f"--stub is {name!r}: expected {STUB}")
+        hint = f"did you mean {STUB}? " if nearest(name, [STUB], 0.5) else ""
+        raise UsageError(f"--stub is {name!r}: {hint}expected {STUB}")
     if find_spec(STUB) is not None:
         version = " ".join(filter(None, ("vLLM", installed_version(STUB))))
         raise UsageError(f"{version} is installed: leave out --stub")

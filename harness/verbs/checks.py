@@ -7,8 +7,10 @@ from pathlib import Path
 
 from attnproof.harness.model.text import nearest
 from attnproof.harness.running.devices import check_device
+from attnproof.harness.running.engine_stub import check_stub
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.interface_choice import with_interface
+from attnproof.harness.verbs.ci import check_ci
 from attnproof.harness.verbs.depth import DEPTHS
 from attnproof.harness.verbs.options import CallOptions, TimingOptions, VerifyOptions
 from attnproof.harness.verbs.selection import with_contract
@@ -54,6 +56,9 @@ def check_run(options: VerifyOptions) -> None:
 def check_values(options: VerifyOptions) -> None:
     """Raise UsageError for a value that `verify` refuses, whatever the files and candidates."""
     check_run(options)
+    check_ci(options.ci)
+    if options.stub:
+        check_stub(options.stub)
     with_interface([], options.interface)
     with_contract([], options)
 

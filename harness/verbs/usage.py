@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from typer.core import TyperCommand
@@ -37,6 +38,44 @@ EPILOG: Final = "\n".join(
     ]
 )
 """End of `attnproof --help`; "\b" keeps the lines as they are."""
+
+
+_NUMBERS = {
+    "valid integer": ("a whole number", 1),
+    "valid number": ("a number", 1.5),
+    "valid float": ("a number", 1.5),
+}
+"""Words and an example for each of typer's messages on a number; its releases share no type."""
+
+
+def misuse_line(misuse: Any, arguments: Sequence[str]) -> str:
+    """Return an error of the arguments in one line, with the right form.
+
+    `misuse` is a usage error of typer, or of its copy of click.
+    """
+    message = misuse.format_message().rstrip(".")
+    parameter = getattr(misuse, "param", None)
+    number = next((known for text, known in _NUMBERS.items() if text in message), None)
+    if parameter is not None and number is not None:
+        words, example = number
+        flag = max(parameter.opts, key=len)
+        shown = example if parameter.default is None else parameter.default
+        value = _value_of(flag, arguments)
+        return f"{flag} is {value!r}, expected {words} such as {flag} {shown}"
+    verb = str(misuse.ctx.command.name) if misuse.ctx else ""
+    if verb in _EXAMPLES:
+        call = f"attnproof {verb} {_EXAMPLES[verb][0]}".rstrip()
+        return f"{message}; for example: {call} (`attnproof {verb} -h` lists the options)"
+    return f"{message} (`attnproof -h` lists the verbs)" if verb else message
+
+
+def _value_of(flag: str, arguments: Sequence[str]) -> str:
+    """Return the last value of an option, "" if it is not there."""
+    places = [place for place, text in enumerate(arguments) if text.partition("=")[0] == flag]
+    if not places:
+        return ""
+    _, sign, value = arguments[places[-1]].partition("=")
+    return value if sign else "".join(arguments[places[-1] + 1 : places[-1] + 2])
 
 
 class Verb(TyperCommand):
