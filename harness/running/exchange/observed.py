@@ -18,6 +18,7 @@ from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.oracles.attempt import Attempt
 from attnproof.harness.oracles.late_copies import LateCall
 from attnproof.harness.oracles.later_calls import Overwritten
+from attnproof.harness.oracles.recompilation import Version
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running.exchange.memory import SharedMemory
@@ -95,6 +96,11 @@ class ObservedTrial(Trial):
         if not isinstance(place, Place):
             raise ForgedReportError("a result without a place")
         return Overwritten(place, *data[1:])
+
+    @property
+    def versions(self) -> list[Version]:
+        """Versions of kernels that the candidate launched in engine steps."""
+        return self._report.versions
 
     @cached_property
     def first(self) -> Attempt:

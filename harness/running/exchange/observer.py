@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attnproof.harness.model.call import Call
@@ -10,6 +10,7 @@ from attnproof.harness.model.text import utf8
 from attnproof.harness.oracles import cost
 from attnproof.harness.oracles.attempt import Attempt
 from attnproof.harness.oracles.later_calls import Kept
+from attnproof.harness.oracles.recompilation import Launches
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running.exchange.memory import SharedMemory
@@ -85,6 +86,18 @@ class Observer:
         if overwritten is not None:
             place, *texts = overwritten
             report["overwritten"] = (Writer([]).write(place), *map(utf8, texts))
+        return report | {"used": self._memory.used}
+
+    @counted(Phase.OBSERVE)
+    def observe_steps(self, earlier: Sequence[Trial]) -> dict[str, Any]:
+        """Make the calls of engine steps, of which the trial's is the last; return the fields."""
+        report, launches = self._empty_report(), Launches()
+        with launches.noted():
+            for launches.step, trial in enumerate((*earlier, self._trial)):
+                _ = trial.first
+        self._end_forked()
+        report["first"] = self._attempt(self._trial.first)
+        report["versions"] = list(launches.versions.values())
         return report | {"used": self._memory.used}
 
     def _empty_report(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import msgspec
 from attnproof.harness.backports import BaseExceptionGroup
 from attnproof.harness.model.text import text_of
 from attnproof.harness.oracles.attempt import Change
+from attnproof.harness.oracles.recompilation import Version
 from attnproof.harness.running.exchange.values import Block, Plain, TensorData
 from attnproof.reference.interface import MetadataError
 
@@ -77,6 +78,8 @@ class Observed(msgspec.Struct, frozen=True, tag=True):
     """True if a forked copy of the process returned from a call."""
     overwritten: tuple[Plain, str, str, str] | None = None
     """Result of the call before that this call has changed, as the fields of `Overwritten`."""
+    versions: list[Version] = []
+    """Versions of kernels that engine steps launched."""
 
 
 def error_data(error: BaseException, depth: int = 0) -> ErrorData:

@@ -11,6 +11,7 @@ from attnproof.harness.model.verdict import ORACLES, Failure, Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import determinism, invariants
 from attnproof.harness.oracles.later_calls import DEPENDS
+from attnproof.harness.oracles.recompilation import engine_steps
 from attnproof.harness.oracles.relations import related_cases
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.case_check import problem_of
@@ -88,8 +89,10 @@ def failures_of_further_calls(
     if case.fault or not ALL[case.operation].call.takes_arguments:
         return ()
     wrong = [] if wrong is None else wrong
-    return _failures_of_later_calls(worker, case, wrong, turn) or _failures_of_relations(
-        worker, case, wrong
+    return (
+        _failures_of_later_calls(worker, case, wrong, turn)
+        or _failures_of_relations(worker, case, wrong)
+        or _failures_of_steps(worker, case)
     )
 
 
@@ -138,6 +141,17 @@ def _failures_of_relations(worker: Worker, case: Case, wrong: list[Case]) -> tup
         if failures and not failing:
             return failures
     return ()
+
+
+def _failures_of_steps(worker: Worker, case: Case) -> tuple[Failure, ...]:
+    """Return the failures of engine steps that compile a kernel, of a candidate that may."""
+    if worker.candidate.lane == "cpu":
+        return ()
+    steps = engine_steps(ALL[case.operation], case, problem_of)
+    try:
+        return worker.compiles_again(steps) if steps else ()
+    except InvalidCaseError:
+        return ()
 
 
 def real_ones(operation: Operation, chosen: list[Sourced], cases: list[Sourced]) -> list[Sourced]:

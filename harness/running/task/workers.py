@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ from attnproof.harness.model.place import Place
 from attnproof.harness.model.run import Cause
 from attnproof.harness.model.text import utf8
 from attnproof.harness.model.verdict import ERRORS, ORACLES, PROCESS, Explanation, Failure, Verdict
-from attnproof.harness.oracles import call_once, judge, later_calls
+from attnproof.harness.oracles import call_once, judge, later_calls, recompilation
 from attnproof.harness.oracles.later_calls import copied
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.exchange.observed import ForgedReportError, ObservedTrial
@@ -40,6 +40,7 @@ from attnproof.harness.running.worker.worker import (
     CALL_AFTER,
     CALL_IN_PLACE,
     CALL_ONCE,
+    CALL_STEPS,
     JUDGE_FIRST,
     JUDGE_UNPOISONED,
     Invalid,
@@ -173,6 +174,23 @@ class Worker(CaseProcess):
         operation = self._operations[case.operation]
         failures = operation.real_kinds(case, operation.real_kinds(other, verdict.failures))
         return msgspec.structs.replace(verdict, failures=failures)
+
+    def compiles_again(self, steps: Sequence[Case]) -> tuple[Failure, ...]:
+        """Return a failure for each kernel that later steps of an engine compile again.
+
+        None if the candidate dies. Raises InvalidCaseError.
+        """
+        *earlier, last = map(self.in_interface, steps)
+        self.cases.extend(earlier)
+        lines = b"".join(encode(case) + b"\n" for case in earlier)
+        failures: list[Failure] = []
+
+        def read(trial: ObservedTrial) -> Verdict:
+            failures.extend(recompilation.judge(trial.versions))
+            return Verdict((), _NO_CHECKS)
+
+        self._verdict(CALL_STEPS + lines, last, read)
+        return tuple(failures)
 
     def explain(self, case: Case) -> Explanation:
         """Return all outputs of the case, none if the candidate dies, and its tensors."""

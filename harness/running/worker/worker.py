@@ -54,8 +54,9 @@ from attnproof.harness.running.worker.signatures import Misfit, misfits
 
 IMPORT = b"import"
 JUDGE, JUDGE_UNREPEATED, JUDGE_UNPOISONED, JUDGE_FIRST = b"J", b"U", b"N", b"F"
-CALL_ONCE, CALL_AFTER, CALL_IN_PLACE = b"C", b"A", b"P"
-"""Kinds of messages; those of CALL_AFTER and CALL_IN_PLACE hold two cases, one a line."""
+CALL_ONCE, CALL_AFTER, CALL_IN_PLACE, CALL_STEPS = b"C", b"A", b"P", b"S"
+"""Kinds of messages; those of CALL_AFTER and CALL_IN_PLACE hold two cases, one a line, those of
+CALL_STEPS more."""
 _MOST_OUTPUT = 1 << 20
 """Bytes of standard error that are kept for the next case."""
 _MOST_PRINTED = 2000
@@ -243,12 +244,14 @@ class _Worker:
             return {}
 
     def _called(self, message: bytes) -> Reply:
-        """Call the candidate on the case of a message, or on its two cases."""
+        """Call the candidate on the case of a message, or on its cases."""
         kind, (*earlier, trial) = message[:1], map(self._trial, message[1:].splitlines())
         try:
             observer = Observer(trial, self._memory, self._channel.end_forked)
             if kind in (CALL_AFTER, CALL_IN_PLACE):
                 report = observer.observe_after(earlier[0], in_place=kind == CALL_IN_PLACE)
+            elif kind == CALL_STEPS:
+                report = observer.observe_steps(earlier)
             else:
                 report = observer.observe(
                     once=kind == CALL_ONCE,
