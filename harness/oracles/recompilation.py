@@ -8,12 +8,7 @@ apart by the function with which Triton does it.
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -31,9 +26,6 @@ and of later ones."""
 FIRST_STEPS = len(_FIRST_ROWS)
 _MOST_TOKENS = 40
 """Most query tokens of the row that is repeated."""
-_TARGET = ("cuda", 90, 32)
-"""Target of the versions: what is specialised does not depend on the card."""
-_MOST_TEXT = 60
 
 
 class Argument(msgspec.Struct, frozen=True, array_like=True):
@@ -125,90 +117,3 @@ def _changes(earlier: Version, later: Version) -> Iterator[tuple[str, Argument, 
 
 def _is_tile(value: str) -> bool:
     return value.isdecimal() and int(value).bit_count() == 1
-
-
-class Launches:
-    """The versions of kernels that the steps of a process launch."""
-
-    def __init__(self) -> None:
-        self.step = 0
-        self.versions: dict[tuple[str, ...], Version] = {}
-        self._binders: dict[int, tuple[Any, Callable[..., Any]]] = {}
-        """Kernels, which keeps them alive, and functions that specialise arguments, by id."""
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Return a context in which launches are noted, none if Triton is not imported."""
-        kinds = [
-            getattr(sys.modules.get(module), name, None)
-            for module, name in (
-                ("triton.runtime.jit", "JITFunction"),
-                ("triton.runtime.interpreter", "InterpretedFunction"),
-            )
-        ]
-        runs = [(kind, kind.run) for kind in kinds if kind is not None]
-        try:
-            for kind, run in runs:
-                kind.run = self._noting(run)
-            yield
-        finally:
-            for kind, run in runs:
-                kind.run = run
-
-    def _noting(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def noting(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-            with suppress(Exception):  # the launch itself raises what is wrong with its arguments
-                self._note(kernel, args, options)
-            return run(kernel, *args, grid=grid, warmup=warmup, **options)
-
-        return noting
-
-    def _note(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        if id(kernel) not in self._binders:
-            self._binders[id(kernel)] = kernel, _binder(kernel)
-        values, specialised, more = self._binders[id(kernel)][1](*args, **options)
-        arguments = {
-            name: Argument(_text(kind), _value(value, kind))
-            for (name, value), kind in zip(values.items(), specialised, strict=True)
-        }
-        arguments |= {
-            name: Argument(f"constexpr {value}", str(value)) for name, value in more.items()
-        }
-        version = Version(self.step, kernel.fn.__name__, arguments)
-        self.versions.setdefault(version.key, version)
-
-
-def _binder(kernel: Any) -> Callable[..., Any]:
-    """Return Triton's own function from arguments to their specialisation."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import make_backend
-    from triton.runtime.jit import KernelParam, create_function_from_signature
-
-    signature = inspect.signature(kernel.fn)
-    options = getattr(kernel, "kwargs", None) or vars(kernel)
-    fixed, unaligned = (
-        set(options.get(name) or ())
-        for name in ("do_not_specialize", "do_not_specialize_on_alignment")
-    )
-    params = [
-        KernelParam(
-            number,
-            each,
-            not fixed.isdisjoint((number, each.name)),
-            not unaligned.isdisjoint((number, each.name)),
-        )
-        for number, each in enumerate(signature.parameters.values())
-    ]
-    backend = make_backend(GPUTarget(*_TARGET))
-    return partial(create_function_from_signature(signature, params, backend))
-
-
-def _text(kind: Any) -> str:
-    return " ".join(str(part) for part in kind if part not in (None, ""))[:_MOST_TEXT]
-
-
-def _value(value: Any, kind: Any) -> str:
-    if hasattr(value, "data_ptr"):
-        return "a pointer divisible by 16" if "D" in kind else "a pointer not divisible by 16"
-    text = str(value)[:_MOST_TEXT]
-    return f"{text} (divisible by 16)" if "D" in kind[1:] else text

@@ -10,7 +10,7 @@ from attnproof.harness.model.text import utf8
 from attnproof.harness.oracles import cost
 from attnproof.harness.oracles.attempt import Attempt
 from attnproof.harness.oracles.later_calls import Kept
-from attnproof.harness.oracles.recompilation import Launches
+from attnproof.harness.oracles.launches import Launches
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running.exchange.memory import SharedMemory
@@ -93,8 +93,8 @@ class Observer:
         """Make the calls of engine steps, of which the trial's is the last; return the fields."""
         report, launches = self._empty_report(), Launches()
         with launches.noted():
-            for launches.step, trial in enumerate((*earlier, self._trial)):
-                _ = trial.first
+            for step, trial in enumerate((*earlier, self._trial)):
+                launches.end_step(step, trial.first.call.arena)
         self._end_forked()
         report["first"] = self._attempt(self._trial.first)
         report["versions"] = list(launches.versions.values())

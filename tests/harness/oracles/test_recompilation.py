@@ -36,8 +36,8 @@ def compute_token_to_req_indices(query_start_loc, out, num_mapped_tokens, num_to
 """
 
 
-def advice_of(attnproof, folder, decorator, rows):
-    (folder / "rows.py").write_text(CANDIDATE.format(decorator=decorator, rows=rows))
+def advice_of(attnproof, folder, decorator, rows, source=CANDIDATE):
+    (folder / "rows.py").write_text(source.format(decorator=decorator, rows=rows))
     quick = ("--depth=quick", "--no-vary", "--no-remember", "--seed=1", "--out=o")
     done = attnproof("verify", f"--ops={NAME}", *quick, "--candidate=rows.py", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -102,3 +102,13 @@ def test_engine_steps_repeat_the_longest_row():
     )
     assert [step.num_requests for step in steps] == [3, 5, 9, 18, 35, 1, 4, 16, 32]
     assert len({row for step in steps for row in step.batch.query_lens}) == 1
+
+
+@pytest.mark.lanes
+def test_a_slice_that_is_not_aligned_is_advice(attnproof, tmp_path):
+    own = CANDIDATE.replace("query_start_loc.contiguous()", "OWN[rows == 16 :][: rows + 1]")
+    own = own.replace("        _rows[", "        starts.copy_(query_start_loc)\n        _rows[")
+    own += "\nimport torch\nOWN = torch.zeros(2000, dtype=torch.int32)\n"
+    decorator = '@triton.jit(do_not_specialize=["total"])'
+    [finding] = advice_of(attnproof, tmp_path, decorator, 8, own)
+    assert "starts is a pointer not aligned to 16 bytes" in finding["message"]
