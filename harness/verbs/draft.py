@@ -11,13 +11,14 @@ import msgspec
 
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.candidate import device_type
-from attnproof.harness.model.case import Case
+from attnproof.harness.model.case import Case, decode
 from attnproof.harness.model.files import DamagedError, decode_json, read_json, read_regular
+from attnproof.harness.operations import ALL
 from attnproof.harness.report.shared.comparison import read_run
 from attnproof.harness.running.cases import CaseError, remembered_case
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.results import RESULTS
-from attnproof.harness.running.task.drafted_conditions import condition_of
+from attnproof.harness.running.task.drafted_conditions import condition_of, holds_for
 from attnproof.harness.running.task.task import FAIL_ALONE
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.options import DeviationsOptions
@@ -56,6 +57,7 @@ class _Run(msgspec.Struct):
 class _Line(msgspec.Struct):
     """The part of a line of results.jsonl that a draft needs."""
 
+    id: str
     operation: str
     candidate: str
     failures: list[tuple[str, str, str]] = []
@@ -77,6 +79,8 @@ class _Entry:
     """Oracle and field of its failures."""
     cases: list[Case] = field(default_factory=list)
     diagnoses: set[str] = field(default_factory=set)
+    passed: set[str] = field(default_factory=set)
+    """Ids of the operation's cases that did not fail."""
 
 
 def write_draft(options: DeviationsOptions) -> None:
@@ -108,45 +112,43 @@ def draft(path: Path) -> str:
         run = read_json(summary, _Run)
     except (OSError, DamagedError) as error:
         raise UsageError(f"{summary} cannot be read: {error}") from None
-    lines = _failing_lines(folder / RESULTS)
+    lines = _lines(folder / RESULTS)
     entries = [*_entries(run, lines), *_combined(run)]
     if not entries:
         raise UsageError(f"{path} has no finding: there is nothing to draft")
     return "\n".join([*_head(run, folder), *(_toml(entry, folder) for entry in entries)])
 
 
-def _failing_lines(path: Path) -> list[_Line]:
-    """Return the cases that failed the run's candidates (UsageError)."""
+def _lines(path: Path) -> list[_Line]:
+    """Return the cases of the run (UsageError)."""
     try:
-        lines = read_regular(path).splitlines()
-        cases = [decode_json(line, _Line) for line in lines]
+        return [decode_json(line, _Line) for line in read_regular(path).splitlines()]
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}; a draft needs the whole report"
         ) from None
     except DamagedError as error:
         raise UsageError(f"{path} is damaged: {error}; run verify again") from None
-    return [line for line in cases if line.failures]
 
 
 def _entries(run: _Run, lines: list[_Line]) -> Iterator[_Entry]:
     """Yield an entry for each finding, and one for an operation that fails by another one."""
     for operation in run.operations:
-        own = [
-            line
-            for line in lines
-            if (line.operation, line.candidate) == (operation.name, operation.candidate)
-        ]
+        pair = operation.name, operation.candidate
+        every = [line for line in lines if (line.operation, line.candidate) == pair]
+        own = [line for line in every if line.failures]
         entries = [
             _of_finding(finding, operation)
             for finding in run.findings
-            if (finding.operation, finding.candidate) == (operation.name, operation.candidate)
+            if (finding.operation, finding.candidate) == pair
         ]
         if own and not entries and operation.verdict == "FAIL":
             entries = [_of_operation(operation, operation.reason or "fails")]
         if entries:
             _divide(own, entries)
-            yield from entries
+            for entry in entries:
+                entry.passed = {line.id for line in every if not line.failures}
+                yield entry
 
 
 def _of_finding(finding: _Finding, operation: _Operation) -> _Entry:
@@ -186,8 +188,10 @@ def _divide(lines: list[_Line], entries: list[_Entry]) -> None:
 
 def _case(line: _Line) -> Case:
     try:
+        if line.operation not in ALL:  # a builder of the candidate, which is not imported here
+            return decode(bytes(line.case))
         return remembered_case(bytes(line.case))
-    except CaseError as error:
+    except (CaseError, msgspec.ValidationError) as error:
         raise UsageError(f"a case of {line.operation} in {RESULTS}: {error}") from None
 
 
@@ -219,6 +223,9 @@ def _toml(entry: _Entry, folder: Path) -> str:
     others = sorted(entry.diagnoses - {entry.title})
     lines = [f"# {escape_line(comment)}" for comment in entry.comments]
     lines += [f"# also: {escape_line(', '.join(others))}"] if others else []
+    when = condition_of(entry.cases)
+    hidden = _hidden(entry, when)
+    lines += [f"# It hides failures of {hidden} more edge cases: narrow `when`."] if hidden else []
     source = f"{folder / entry.source}" if entry.source else f"{folder}"
     lines += [f"# attnproof replay {escape_line(source)}"] if entry.source else []
     fields = sorted({name for _, name in entry.shown})
@@ -228,13 +235,21 @@ def _toml(entry: _Entry, folder: Path) -> str:
         "operations": [entry.operation],
         "versions": "*",
         "reference": f"to be explained, see {source}",
-        "when": condition_of(entry.cases),
+        "when": when,
         "oracles": sorted({oracle for oracle, _ in entry.shown}),
         "fields": fields if all(fields) else [],
         "lanes": [entry.lane],
     }
     assignments = [f"{name} = {_quoted(value)}" for name, value in values.items() if value != []]
     return "\n".join([*lines, "[[deviation]]", *assignments, ""])
+
+
+def _hidden(entry: _Entry, when: str) -> int:
+    """Return the number of edge cases that did not fail, and for which the condition holds."""
+    if entry.operation not in ALL:
+        return 0
+    boundaries = ALL[entry.operation].inputs.boundaries()
+    return sum(case.id in entry.passed and holds_for(when, [case]) for _, case in boundaries)
 
 
 def _quoted(value: str | list[str]) -> str:

@@ -29,7 +29,7 @@ def condition_of(cases: list[Case]) -> str:
     if faults and not all(faults) and any(faults):
         parts = []
     if cases:
-        parts += [part for part in [*_FEATURES, *_flags(cases)] if _holds_for_all(part, cases)]
+        parts += [part for part in [*_FEATURES, *_flags(cases)] if holds_for(part, cases)]
     return " and ".join(parts) or "True"
 
 
@@ -42,7 +42,8 @@ def _flags(cases: list[Case]) -> list[str]:
     ]
 
 
-def _holds_for_all(condition: str, cases: list[Case]) -> bool:
+def holds_for(condition: str, cases: list[Case]) -> bool:
+    """True if the condition holds for all cases."""
     try:
         return all(holds(condition, case) for case in cases)
     except ConditionError:  # such as the maximum of an empty list

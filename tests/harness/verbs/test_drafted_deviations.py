@@ -52,6 +52,7 @@ def test_an_entry_has_diagnosis_case_and_condition(failed):
     cases = re.findall(r"^# attnproof replay (\S+)$", text, re.MULTILINE)
     assert len(cases) == 2
     assert all(Path(case).is_file() for case in cases)
+    assert re.search(r"^# It hides failures of \d+ more edge cases", text, re.MULTILINE)
     assert "# zero-length (padded) rows miscounted: num_decodes is" in text
 
 
