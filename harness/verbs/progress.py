@@ -25,6 +25,8 @@ _LEAST_ESTIMATE_S = 5.0
 """Time from which on the time that is left is shown, in seconds."""
 _NEW_SHARE = 0.3
 """Weight of the newest operation's end in the expected time of the run."""
+_LINE_S = 5.0
+"""Time after which a line is printed again for the same operation, in seconds."""
 _REFRESH_S = 0.1
 """Shortest time between two drawings of a bar whose steps take less than that, in seconds."""
 
@@ -271,13 +273,15 @@ def _print_recording(file: str, steps: int) -> None:
 
 
 class _LinePerOperation:
-    """Prints a line when the operation changes."""
+    """Prints a line when the operation changes, and while one takes long."""
 
     def __init__(self) -> None:
-        self._last = ""
+        self._last, self._due = "", 0.0
 
     def show(self, name: str, number: int, total: int) -> None:
         """Report that entry `number` (from 0) of `total` begins."""
-        if name != self._last:
+        now = time.monotonic()
+        if name != self._last or now >= self._due:
             say(f"timing      {name} ({number + 1} of {total})")
+            self._due = now + _LINE_S
         self._last = name

@@ -6,6 +6,7 @@ head_size): keys, then values. A word is an integer of an element's size.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,10 +84,15 @@ class PagedCache(NamedTuple):
 
         They depend on the cache's name and the pattern.
         """
-        words = _WORDS[getattr(torch, self.dtype).itemsize]
-        flat = np.arange(np.prod(self.shape), dtype=np.uint64).reshape(self.shape)
         seed = sum(map(ord, self.name)) * 7919 + 104729 * pattern
-        # An odd factor permutes the residues; the second term makes blocks of 256 differ.
-        mixed = flat * np.uint64(40503) + (flat >> np.uint64(8)) * np.uint64(89) + np.uint64(seed)
-        values: np.ndarray = mixed.astype(words)
-        return values
+        return _values(self.shape, _WORDS[getattr(torch, self.dtype).itemsize], seed).copy()
+
+
+@lru_cache(maxsize=2)  # a timing makes one cache hundreds of times
+def _values(shape: tuple[int, ...], words: Any, seed: int) -> np.ndarray:
+    """Return words of the shape, which the caller must copy."""
+    flat = np.arange(np.prod(shape), dtype=np.uint64).reshape(shape)
+    # An odd factor permutes the residues; the second term makes blocks of 256 differ.
+    mixed = flat * np.uint64(40503) + (flat >> np.uint64(8)) * np.uint64(89) + np.uint64(seed)
+    values: np.ndarray = mixed.astype(words)
+    return values

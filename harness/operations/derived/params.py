@@ -32,6 +32,8 @@ _SIZES = (3, 0, 1, 2, 4, 31, 32, 33, 127, 128, 129, 257, 1023, 1024, 1025, 2500)
 _DRAWN_SIZES = 9
 _SPARES = (0, 1, 4, 9)
 """Numbers of entries beyond those that are needed."""
+_PADDINGS = (*_SPARES, 70, 1030)
+"""Amounts by which a number is above the size of an axis: padding of more than one tile too."""
 _SEEDS = (1, 0, 2)
 _LONGEST = 8
 """Numbers drawn of an array, which they fill in turn."""
@@ -287,7 +289,9 @@ def _flag(usual_value: bool) -> Parameter:
 def _number(argument: Argument, declared: Int, *, is_size: bool) -> Parameter:
     """Return a number; one whose limits are axes is counted from its least value."""
     if isinstance(declared.least, str):
-        return Parameter(Few, _SPARES, st.sampled_from((0, 0, 1, 5)))
+        return Parameter(
+            Annotated[int, Meta(ge=0, le=2**16)], _PADDINGS, st.sampled_from((0, 0, 1, 5))
+        )
     if declared.axis or is_size:
         return _sized(declared.least)
     lowest = declared.least
