@@ -41,6 +41,7 @@ def bench(options: BenchOptions, *, command: str = "attnproof bench") -> int:
         device=device,
         examples=_EXAMPLES,
         steps=0,
+        seed=options.seed,
         vary=False,
         out=options.out,
         jobs=options.jobs,

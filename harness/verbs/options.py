@@ -199,10 +199,14 @@ class TimingOptions:
     """Options of timing."""
 
     seconds: Annotated[
-        float, typer.Option(help="time to spend on timing, without verification")
+        float,
+        typer.Option(
+            help="time to spend on timing, without verification; a workload of large "
+            "inputs may exceed its share"
+        ),
     ] = 90.0
     seed: Annotated[
-        int, typer.Option(help="seed of the workloads; a baseline needs the same seed")
+        int, typer.Option(help="seed of the cases and workloads; a baseline needs the same seed")
     ] = 0
     traces: _Traces = field(default_factory=list)
     recorded: Annotated[

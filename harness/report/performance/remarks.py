@@ -14,7 +14,8 @@ from attnproof.harness.report.shared.baseline import (
     worse_text,
 )
 from attnproof.harness.report.shared.quantities import percent
-from attnproof.harness.report.shared.timings import left_out_of_steps
+from attnproof.harness.report.shared.timings import left_out_of_steps, timing_rows
+from attnproof.harness.timing.process.copying import LEAST_BYTES
 
 _NAMED = 3
 """Maximum number of operations named in one remark; further ones are counted."""
@@ -33,6 +34,16 @@ def remarks(bench: Bench) -> Iterator[str]:
         f"noise floor {percent(noise.floor)} from {noise.comparisons} timings of a function "
         f"against itself, smallest effect {percent(noise.minimum_effect)}"
     )
+    if any(compared.verdict == "no evidence" for compared in bench.comparisons):
+        yield (
+            "no evidence: the ratio's interval reaches a smaller effect than these, or its calls "
+            "are too few; a longer --seconds gives more of them"
+        )
+    if any(row.rate for row in timing_rows(bench)):
+        yield (
+            "rate: bytes that a call has to move, and the time of a copy of as many as a share of "
+            f"its own; none below {LEAST_BYTES >> 10} KiB, where launches and dispatches decide"
+        )
     yield from _baseline(bench)
 
 
