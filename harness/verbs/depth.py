@@ -80,6 +80,19 @@ def depth_named(name: str, pairs: int = 1) -> Depth:
     return Depth(examples, examples // _CASES_PER_STEP, sparse=examples < _MOST)
 
 
+def depth_words(options: VerifyOptions) -> str:
+    """Return the depth of a run and what a deeper one adds."""
+    if options.examples is not None or options.steps is not None:
+        return "chosen by --examples or --steps"
+    thorough = _FIXED["thorough"]
+    deeper = {
+        "quick": f"; the default draws {_LEAST} to {_MOST} cases for each operation",
+        "default": f"; thorough draws {thorough.examples} cases for each operation, takes "
+        f"{thorough.steps} engine steps and leaves out no costly case",
+    }
+    return options.depth + deeper.get(options.depth, "")
+
+
 def _examples_of(base: ComparedRun | None) -> int:
     """Return the number of drawn cases of a base run, 0 without one."""
     drawn = base.settings.get("examples") if base else None

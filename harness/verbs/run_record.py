@@ -15,6 +15,7 @@ from attnproof.harness.running.parent.plan import Plan, steps_on
 from attnproof.harness.running.parent.run_builder import RunBuilder
 from attnproof.harness.running.task.settings import is_costly
 from attnproof.harness.running.task.task import Outcome
+from attnproof.harness.verbs.depth import depth_words
 from attnproof.harness.verbs.options import VerifyOptions
 
 
@@ -45,6 +46,7 @@ def record_run(
         command=command,
         environment=describe(),
         settings={
+            "depth": depth_words(options),
             "examples": plan.settings.examples,
             "trace steps": sum(step.origin == "trace" for step in plan.steps),
             "recorded batches": sum(step.origin == "recorded" for step in plan.steps),

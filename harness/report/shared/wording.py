@@ -105,18 +105,21 @@ def tally(run: Run) -> dict[Verdict, int]:
 def counts_sentence(run: Run) -> str:
     """Return the counts of the run in one sentence."""
     states, counts = tally(run), run.counts
+    del states["NOT OFFERED"]
     pairs = sum(states.values())
     if not pairs:
         return f"No operation was checked; the run took {duration(run.seconds)}."
     work = (
         f"{many(counts.checks, 'check')} on {many(counts.cases, 'case')} in {duration(run.seconds)}"
     )
-    noun = "pair of operation and candidate" if pairs == 1 else "pairs of operation and candidate"
+    if len({result.candidate for result in run.operations}) == 1:
+        judged = many(pairs, "operation")
+    else:
+        judged = many(pairs, "pair of operation and candidate", "pairs of operation and candidate")
     if states["PASS"] == pairs:
-        which = f"The only {noun} is" if pairs == 1 else f"All {pairs:,} {noun} are"
-        return f"{which} verified: {work}."
+        return f"{judged} judged, {'it agrees' if pairs == 1 else 'all agree'}: {work}."
     parts = [f"{count:,} {STATE_WORDS[state]}" for state, count in states.items() if count]
-    return f"Of {pairs:,} {noun}, {listed(parts)}; {work}."
+    return f"Of {judged}, {listed(parts)}; {work}."
 
 
 def device_words(run: Run) -> str:

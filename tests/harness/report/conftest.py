@@ -73,6 +73,15 @@ def passing() -> Run:
 
 
 @pytest.fixture
+def advised(passing: Run) -> Run:
+    """A run that passes, with advice and an operation that is not offered."""
+    absent = make_result("absent", "NOT OFFERED", reason="no such function")
+    return msgspec.structs.replace(
+        passing, operations=[*passing.operations, absent], advice=[make_finding(1, kind=Kind.TYPE)]
+    )
+
+
+@pytest.fixture
 def failing() -> Run:
     hostile = "<b>bold</b> </script><script>alert(1)</script> & \"quotes\" 'single' \x1b[31mred\x00"
     unmarked = Case("split_attn_metadata", MIXED, {"cuts": [3]})

@@ -8,6 +8,7 @@ import re
 from html.parser import HTMLParser
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from attnproof.harness.model.case import Batch, Case
@@ -129,8 +130,17 @@ def test_the_page_of_a_pass(passing):
     page = Page(render_html(passing, ORACLES))
     assert page.title == "PASS · attnproof"
     text = page.text
-    assert "All 2 pairs of operation and candidate are verified: 3,200 checks on 800 cases" in text
+    assert "2 operations judged, all agree: 3,200 checks on 800 cases" in text
     assert "Failures" not in text
+
+
+def test_a_pass_begins_with_what_was_judged(advised):
+    settings = advised.settings | {"depth": "quick; the default draws more"}
+    text = Page(render_html(msgspec.structs.replace(advised, settings=settings), ORACLES)).text
+    assert "2 operations judged, all agree: 3,200 checks on 800 cases" in text
+    assert "Depth quick; the default draws more." in text
+    assert "Not offered" in text
+    assert "Advice: fails no candidate" in text
 
 
 def test_a_failure_shows_its_cards(failing):
@@ -138,8 +148,8 @@ def test_a_failure_shows_its_cards(failing):
     text = page.text
     assert page.title == "FAIL, 3 findings · attnproof"
     for words in (
-        "Of 5 pairs of operation and candidate, 1 verified, 2 failed, 1 unverified and "
-        "1 not offered; 4,800 checks on 1,200 cases in 62 s.",
+        "Of 4 pairs of operation and candidate, 1 verified, 2 failed and 1 unverified; "
+        "4,800 checks on 1,200 cases in 62 s.",
         "Off by one block",
         "12 failed cases",
         "4 requests and 10 query tokens, shrunk from 37 requests and 4,201 query tokens",

@@ -29,6 +29,7 @@ pytestmark = [
 AXE = Path(axe.__file__).with_name("axe.min.js")
 RUNS = [
     "passing",
+    "advised",
     "ten_findings",
     "deviating",
     "sequence",

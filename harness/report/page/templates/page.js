@@ -67,7 +67,7 @@
   };
   const filter = (cards) => {
     const all = [...cards.querySelectorAll(".card")];
-    if (all.length < 2) return;
+    if (all.length <= 3) return;
     const form = document.createElement("form");
     form.className = "filter";
     form.setAttribute("role", "search");
