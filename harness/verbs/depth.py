@@ -81,9 +81,9 @@ def depth_named(name: str, pairs: int = 1) -> Depth:
 
 
 def depth_words(options: VerifyOptions) -> str:
-    """Return the depth of a run and what a deeper one adds."""
-    if options.examples is not None or options.steps is not None:
-        return "chosen by --examples or --steps"
+    """Return the depth of a run and what a deeper one adds, "" if other options decide it."""
+    if options.examples is not None or options.steps is not None or options.base is not None:
+        return ""
     thorough = _FIXED["thorough"]
     deeper = {
         "quick": f"; the default draws {_LEAST} to {_MOST} cases for each operation",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.verdict import Verdict
 from attnproof.harness.operations import ALL
@@ -29,6 +30,8 @@ def test_real_cases_take_the_places_of_unreal_ones():
 
 class Recorder:
     """A worker that finds nothing and keeps what it is asked."""
+
+    candidate = Candidate("own", "own", "cpu")
 
     def __init__(self):
         self.calls = []
