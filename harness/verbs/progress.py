@@ -25,8 +25,8 @@ _LEAST_ESTIMATE_S = 5.0
 """Time from which on the time that is left is shown, in seconds."""
 _NEW_SHARE = 0.3
 """Weight of the newest operation's end in the expected time of the run."""
-_LINE_S = 5.0
-"""Time after which a line is printed again for the same operation, in seconds."""
+_TIMING_LINE_S = 5.0
+"""Seconds between two lines of one operation that is timed."""
 _REFRESH_S = 0.1
 """Shortest time between two drawings of a bar whose steps take less than that, in seconds."""
 
@@ -283,5 +283,5 @@ class _LinePerOperation:
         now = time.monotonic()
         if name != self._last or now >= self._due:
             say(f"timing      {name} ({number + 1} of {total})")
-            self._due = now + _LINE_S
+            self._due = now + _TIMING_LINE_S
         self._last = name
