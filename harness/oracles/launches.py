@@ -36,7 +36,7 @@ class Launches:
     """The versions of kernels that the steps of a process launch."""
 
     def __init__(self) -> None:
-        self.versions: dict[tuple[str, ...], Version] = {}
+        self.versions: dict[tuple[int | str, ...], Version] = {}
         self._of_step: list[_Launch] = []
         self._binders: dict[int, tuple[Any, Callable[..., Any]]] = {}
         """Kernels, which keeps them alive, and functions that specialise arguments, by id."""
@@ -60,7 +60,7 @@ class Launches:
             pairs = zip(arguments.items(), specialised, strict=True)
             by_name = {name: _argument(value, kind, arena) for (name, value), kind in pairs}
             by_name |= {name: Argument(str(value), str(value)) for name, value in options.items()}
-            version = Version(step, kernel.fn.__name__, by_name)
+            version = Version(step, kernel.fn.__name__, by_name, id(kernel))
             self.versions.setdefault(version.key, version)
         self._of_step.clear()
 

@@ -42,11 +42,13 @@ class Version(msgspec.Struct, frozen=True, array_like=True):
     step: int
     kernel: str
     arguments: dict[str, Argument]
+    number: int = 0
+    """Number of the kernel: two forms of one function are two kernels."""
 
     @property
-    def key(self) -> tuple[str, ...]:
+    def key(self) -> tuple[int | str, ...]:
         """The kernel and what Triton compiles it for."""
-        return self.kernel, *(each.specialised for each in self.arguments.values())
+        return self.number, *(each.specialised for each in self.arguments.values())
 
 
 def engine_steps(
@@ -81,7 +83,7 @@ def judge(versions: Sequence[Version]) -> Iterator[Failure]:
             (
                 list(_changes(earlier, version))
                 for earlier in versions
-                if earlier.kernel == version.kernel and earlier.step < FIRST_STEPS
+                if earlier.number == version.number and earlier.step < FIRST_STEPS
             ),
             key=len,
             default=[],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from attnproof.harness.model.verdict import Failure
@@ -112,3 +113,10 @@ def test_a_slice_that_is_not_aligned_is_advice(attnproof, tmp_path):
     decorator = '@triton.jit(do_not_specialize=["total"])'
     [finding] = advice_of(attnproof, tmp_path, decorator, 8, own)
     assert "starts is a pointer not aligned to 16 bytes" in finding["message"]
+
+
+def test_two_forms_of_a_function_are_two_kernels():
+    first = version(0, pointer="*i32/not aligned")
+    aligned = Version(FIRST_STEPS, "kernel", {"pointer": Argument("*i32 D", "aligned")}, number=1)
+    assert list(recompilation.judge([first, aligned])) == []
+    assert list(recompilation.judge([first, msgspec.structs.replace(aligned, number=0)]))
