@@ -27,7 +27,7 @@ class _Launch(NamedTuple):
     kernel: Any
     arguments: dict[str, Any]
     specialised: list[Any]
-    """What Triton compiles for, by argument."""
+    """Type of each argument, and the alignment or value for which the kernel is compiled."""
     options: dict[str, Any]
     """Number of warps and the like."""
 

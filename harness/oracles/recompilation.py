@@ -32,7 +32,7 @@ class Argument(msgspec.Struct, frozen=True, array_like=True):
     """An argument of a launch."""
 
     specialised: str
-    """What Triton compiles for: the type, and perhaps the value or its alignment."""
+    """Type of the argument, and the alignment or value for which the kernel is compiled."""
     value: str
 
 
@@ -47,7 +47,7 @@ class Version(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def key(self) -> tuple[int | str, ...]:
-        """The kernel and what Triton compiles it for."""
+        """Number of the kernel and specialisation of each argument, equal for one version."""
         return self.number, *(each.specialised for each in self.arguments.values())
 
 

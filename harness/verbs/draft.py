@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -146,9 +146,8 @@ def _entries(run: _Run, lines: list[_Line]) -> Iterator[_Entry]:
             entries = [_of_operation(operation, operation.reason or "fails")]
         if entries:
             _divide(own, entries)
-            for entry in entries:
-                entry.passed = {line.id for line in every if not line.failures}
-                yield entry
+            passed = {line.id for line in every if not line.failures}
+            yield from (replace(entry, passed=passed) for entry in entries)
 
 
 def _of_finding(finding: _Finding, operation: _Operation) -> _Entry:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from operator import index
@@ -52,8 +52,8 @@ class _BuilderFacts(BatchFacts):
     device: torch.device
     others: list[Any]
     """Metadata of other steps, of as many rows and tokens."""
-    larger: Any
-    """Metadata of a batch of the largest size."""
+    lay_out_larger: Callable[[], Any]
+    """Function that returns metadata of a batch of the largest size, first in a tuple."""
 
 
 def builder_operation(name: str) -> Operation:
@@ -141,7 +141,6 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     others = [lay_out(other, pattern, device)[0] for other in neighbours]
     arrays = batch_arrays(batch, pattern)
     rows, tokens = max(_MOST_ROWS, arrays.num_reqs), max(_MOST_TOKENS, arrays.num_actual_tokens)
-    larger = lay_out(_larger(batch, rows, tokens), pattern, device)[0]
     return Call(
         {
             "kv_cache_spec": kv_cache_spec(batch.block_size),
@@ -156,7 +155,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
             metadata=metadata,
             device=torch.device(device),
             others=others,
-            larger=larger,
+            lay_out_larger=partial(lay_out, _larger(batch, rows, tokens), pattern, device),
         ),
     )
 
@@ -186,7 +185,7 @@ def _use(offered: Any, call: Call) -> Outputs:
         built.append(_outputs(builder.build(0, metadata), builder, call))
     first, again = built
     replayed = _replayed(builder, call)
-    later = _replayed(builder, call, between=[facts.larger])
+    later = _replayed(builder, call, larger=True)
     ours = _outputs(metadata, None, call)
     outputs = ours | first
     for prefix, values, before in (
@@ -225,11 +224,11 @@ def _same(value: Any, expected: Any) -> bool:
     return type(value) is type(expected) and bool(value == expected)
 
 
-def _replayed(builder: Any, call: Call, between: Sequence[Any] = ()) -> Outputs:
+def _replayed(builder: Any, call: Call, *, larger: bool = False) -> Outputs:
     """Return the tensors that a graph reads, captured on a dummy batch, in the batch's step.
 
-    An engine copies each batch into the same buffers, and builds before it replays a graph. Batches
-    `between` are built in other memory after the capture.
+    An engine copies each batch into the same buffers, and builds before it replays a graph. With
+    `larger` a batch of the largest size is built in other memory after the capture.
     """
     metadata = call["common_attn_metadata"]
     capture = getattr(builder, "build_for_cudagraph_capture", None)
@@ -238,8 +237,8 @@ def _replayed(builder: Any, call: Call, between: Sequence[Any] = ()) -> Outputs:
     buffers = _dummy(metadata)
     held = held_fields(capture(buffers))
     captured, addresses = read_tensors(held, call.facts), _addresses(held)
-    for other in between:
-        builder.build(0, other)
+    if larger:
+        builder.build(0, call.facts.lay_out_larger()[0])
     for name, buffer in _memory(buffers).items():
         value = getattr(metadata, name)
         buffer[...] = value
