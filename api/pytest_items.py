@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from attnproof.api.pytest_plugin import UNOFFERED
 from attnproof.api.verifying import VerificationRun, decode_run, encode_run, verify
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, OperationResult
@@ -53,12 +54,13 @@ def planned(names: list[str], definitions: list[str], values: dict[str, str], fo
     except ConfigError as error:
         raise pytest.UsageError(f"attnproof: {error}") from None
     device = values["device"] or held.device
+    stub = values["stub"] or held.stub
     ops = values["ops"] or held.ops
     typed = list(dict.fromkeys(names))
     try:
         use_operations(held.definitions + definitions)
         operations = pick_operations(ops)
-        resolved = [candidate.name for candidate in resolve(typed, device, values["stub"])]
+        resolved = [candidate.name for candidate in resolve(typed, device, stub)]
     except UsageError as error:
         raise pytest.UsageError(f"attnproof: {error}") from None
     deviations = values["deviations"]
@@ -72,7 +74,7 @@ def planned(names: list[str], definitions: list[str], values: dict[str, str], fo
         "device": device,
         "deviations": [deviations] if deviations else list(held.deviations),
         "interface": held.interface,
-        "stub": values["stub"],
+        "stub": stub,
         "examples": _number("examples", values, 1, held.examples),
         "seed": _number("seed", values, 0, held.seed),
     }
@@ -104,6 +106,8 @@ class _Group(pytest.Collector):
     """The items of one candidate, or the groups of all."""
 
     plan: Plan
+    error: str = ""
+    """Reason why the candidate could not be verified at all."""
 
     def collect(self) -> list[pytest.Item | pytest.Collector]:
         """Return nothing: `items_of` makes the items."""
@@ -143,21 +147,33 @@ class _OperationItem(pytest.Item):
 
     def runtest(self) -> None:
         """Raise what pytest reports for the operation's verdict."""
-        try:
-            run = self._group.run
-        except AttnproofError as error:
-            raise _NotVerifiedError(str(error)) from None
+        run = self._run()
         result = next(result for result in run.operations if result.name == self.name)
         reason = result.reason
         if result.cause == Cause.NAMED_IN_OPS and not self._group.plan.names_operations:
-            pytest.skip(reason.removeprefix("named in --ops, but "))
+            self._skip_unoffered(reason.removeprefix("named in --ops, but "))
         self._conclude(run, result)
+
+    def _run(self) -> VerificationRun:
+        """Return the run; an error of the whole candidate fails one item and skips the others."""
+        group = self._group
+        if group.error:
+            pytest.skip(f"the candidate was not verified: {group.error}")
+        try:
+            return group.run
+        except AttnproofError as error:
+            group.error = str(error)
+            raise _NotVerifiedError(group.error) from None
+
+    def _skip_unoffered(self, reason: str) -> None:
+        self.user_properties.append(UNOFFERED)
+        pytest.skip(reason)
 
     def _conclude(self, run: VerificationRun, result: OperationResult) -> None:
         known = [deviation for deviation in run.deviations if deviation.operation == self.name]
         titles = "; ".join(f"{deviation.id}: {deviation.title}" for deviation in known)
         if result.verdict == "NOT OFFERED":
-            pytest.skip(result.reason)
+            self._skip_unoffered(result.reason)
         if result.verdict == "UNVERIFIED":
             raise _NotVerifiedError(f"UNVERIFIED {self.name}: {result.reason}")
         if result.verdict == "FAIL":

@@ -16,11 +16,14 @@ import pytest
 
 if TYPE_CHECKING:
     from attnproof.api.pytest_items import Plan
+    from attnproof.harness.model.candidate import Candidate
 
 _PLAN: pytest.StashKey[Plan] = pytest.StashKey()
 _SHARED: pytest.StashKey[str] = pytest.StashKey()
 _FOLDER = "attnproof_folder"
 """Key under which a worker of xdist finds the folder that all workers share."""
+UNOFFERED = ("attnproof", "not offered")
+"""Property of an item that is skipped because its candidate does not offer the operation."""
 _VALUES = {
     "contract": "engine or strict",
     "ops": "operations, separated by commas (default: all)",
@@ -84,10 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
                 f"--attnproof-{typed[0]} needs a candidate: add --attnproof-candidate NAME"
             )
         return
-    values = {
-        name: config.getoption(f"attnproof_{name}") or config.getini(f"attnproof_{name}")
-        for name in _VALUES
-    }
+    values = {name: _value(config, name) for name in _VALUES}
     from attnproof.api.pytest_items import planned
 
     folder = getattr(config, "workerinput", {}).get(_FOLDER)
@@ -105,12 +105,11 @@ def _choose_benchmarks(config: pytest.Config) -> None:
     """Let pytest collect the benchmarks and nothing else (pytest.UsageError)."""
     if not config.pluginmanager.hasplugin("benchmark"):
         raise pytest.UsageError("--benchmark needs pytest-benchmark: pip install pytest-benchmark")
-    from attnproof.harness.running.candidates import resolve
     from attnproof.harness.running.errors import UsageError
 
     # Checked here, as an error during collection is printed with a traceback.
     try:
-        lanes = {candidate.lane for candidate in resolve(timed_names(config), "auto")}
+        lanes = {candidate.lane for candidate in timed_candidates(config)}
     except UsageError as error:
         raise pytest.UsageError(f"--benchmark-candidate: {error}") from None
     if "interpreter" in lanes:
@@ -120,12 +119,20 @@ def _choose_benchmarks(config: pytest.Config) -> None:
     config.args = [str(Path(__file__).with_name("benchmarks"))]
 
 
-def timed_names(config: pytest.Config) -> list[str]:
-    """Return the candidates that `--benchmark` times, the peer last."""
+def timed_candidates(config: pytest.Config) -> list[Candidate]:
+    """Return the candidates that `--benchmark` times, the peer last (UsageError)."""
+    from attnproof.harness.running.candidates import resolve
     from attnproof.harness.verbs.bench import OWN, default_peer
 
-    named: list[str] = config.getoption("timed_candidates")
-    return named or [*(_candidates(config) or [OWN]), default_peer()]
+    names = config.getoption("timed_candidates")
+    names = names or [*(_candidates(config) or [OWN]), default_peer()]
+    return resolve(names, "auto", _value(config, "stub"))
+
+
+def _value(config: pytest.Config, name: str) -> str:
+    """Return an option, else the value of the ini file, "" without either."""
+    value: str = config.getoption(f"attnproof_{name}") or config.getini(f"attnproof_{name}")
+    return value
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -153,6 +160,14 @@ def pytest_collection_modifyitems(
         report = pytest.CollectReport("attnproof", "passed", None, [*collected])
         config.hook.pytest_collectreport(report=report)  # pytest counts the items of reports
         items += collected
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """Count operations that a candidate does not offer apart from skipped tests."""
+    if report.skipped and UNOFFERED in report.user_properties:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        return "not offered", "", f"NOT OFFERED ({reason.removeprefix('Skipped: ')})"
+    return None
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

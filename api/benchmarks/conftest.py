@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from attnproof.api.pytest_plugin import timed_names
+from attnproof.api.pytest_plugin import timed_candidates
 from attnproof.harness.cases.steps.workloads import trace_steps
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.loading import enter_lane, load_to_time, offered_by
 from attnproof.harness.running.parent.plan import find_skip
 from attnproof.harness.running.task.deviations import deviations_of, explain
@@ -71,8 +70,7 @@ class Field:
         return list(self.contestants)[-1]
 
 
-def _entered(names: list[str]) -> Field:
-    candidates = resolve(names, "auto")
+def _entered(candidates: list[Candidate]) -> Field:
     warm_up(candidates)
     contestants = {}
     for candidate in candidates:
@@ -88,7 +86,7 @@ _field = pytest.StashKey[Field]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start a worker for each candidate."""
-    config.stash[_field] = _entered(timed_names(config))
+    config.stash[_field] = _entered(timed_candidates(config))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

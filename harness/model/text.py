@@ -21,6 +21,12 @@ def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
     return next(iter(get_close_matches(name, list(known), n=1, cutoff=least)), "")
 
 
+def near_hint(name: str, known: Iterable[str], least: float = 0.6) -> str:
+    """Return a question for the `nearest` known name, to stand before "expected ...", or ""."""
+    near = nearest(name, known, least)
+    return f"did you mean {near}? " if near else ""
+
+
 def text_of(value: Any, show: Callable[[Any], str] = repr) -> str:
     """Return the value as text of at most 2,000 characters."""
     try:

@@ -19,7 +19,7 @@ from attnproof.harness.backports import tomllib
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.files import read_regular
-from attnproof.harness.model.text import nearest
+from attnproof.harness.model.text import near_hint
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.builders.usual_fields import FIELDS
 from attnproof.harness.running.engine_stub import STUB
@@ -69,7 +69,8 @@ def read_adapter(path: Path) -> Adapter:
         hint = _near(adapter.interface, INTERFACES)
         raise UsageError(f"{path}: interface: {adapter.interface!r} is no interface{hint}")
     if adapter.stub not in ("", STUB):
-        raise UsageError(f"{path}: stub is {adapter.stub!r}: expected {STUB}")
+        hint = near_hint(adapter.stub, [STUB], 0.5)
+        raise UsageError(f"{path}: stub is {adapter.stub!r}: {hint}expected {STUB}")
     known = {name for operation in ALL.values() for name in operation.call.names(operation.name)}
     for name in (*adapter.functions, *adapter.classes):
         place = _place(path, name)
@@ -284,8 +285,7 @@ def _methods(name: str) -> list[str]:
 
 def _near(name: str, known: Iterable[str], least: float = 0.6) -> str:
     """Return a question for the known name that is most like another one, "" without."""
-    near = nearest(name, known, least)
-    return f": did you mean {near}?" if near else ""
+    return f": {near_hint(name, known, least)}".rstrip(" :")
 
 
 def _place(path: Path, name: str, member: str = "") -> str:

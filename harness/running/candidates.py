@@ -15,7 +15,7 @@ from attnproof.harness.escaping import escape_line
 from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate, Lane, device_type
 from attnproof.harness.model.files import read_regular
-from attnproof.harness.model.text import nearest
+from attnproof.harness.model.text import near_hint
 from attnproof.harness.running.adapting import read_adapter
 from attnproof.harness.running.engine_stub import (
     STUB,
@@ -157,10 +157,9 @@ def _resolve(name: str, device: str) -> Candidate:
     words = name.split(".")
     if not all(map(str.isidentifier, words)) or find_spec(words[0]) is None:
         names = [c.name for c in _NAMED] + sorted(installed)
-        known, near = ", ".join(names), nearest(name, names)
-        hint = f"did you mean {near}? " if near else ""
         raise UsageError(
-            f"no candidate {name!r}: {hint}not built in or installed ({known}), "
+            f"no candidate {name!r}: {near_hint(name, names)}not built in or installed "
+            f"({', '.join(names)}), "
             "not an importable module, not a file"
         )
     if engine_of(name) is None:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from multiprocessing.connection import Connection
 
 from attnproof.harness.model.candidate import Candidate, device_type
-from attnproof.harness.model.text import nearest
+from attnproof.harness.model.text import near_hint
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.parent.environment import gpu_name
 
@@ -33,8 +33,7 @@ def check_device(word: str) -> None:
         return
     kind = device_type(word)
     if not re.fullmatch(r"[a-z][a-z0-9_]*(:\d{1,3})?", word) or not _is_known(kind):
-        near = nearest(kind, [*WITHOUT_TENSORS, *_USUAL])
-        hint = f"did you mean {near}? " if near else ""
+        hint = near_hint(kind, [*WITHOUT_TENSORS, *_USUAL])
         raise UsageError(
             f"--device is {word!r}: {hint}expected auto, interpreter, or a device of torch such as "
             "cpu, cuda, cuda:1, xpu, mps, npu:0"

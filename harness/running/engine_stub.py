@@ -27,7 +27,7 @@ from attnproof import reference
 from attnproof.harness.backports import tomllib
 from attnproof.harness.interfaces import naming, offered_as, vllm_batch
 from attnproof.harness.model.candidate import NotProvidedError
-from attnproof.harness.model.text import nearest
+from attnproof.harness.model.text import near_hint, nearest
 from attnproof.harness.running.engines import find_spec, installed_version
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.placeholders import only_placeholder, placeholder
@@ -53,8 +53,7 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True):
 def check_stub(name: str) -> None:
     """Raise UsageError for a stub that does not exist, or of an installed engine."""
     if name != STUB:
-        hint = f"did you mean {STUB}? " if nearest(name, [STUB], 0.5) else ""
-        raise UsageError(f"--stub is {name!r}: {hint}expected {STUB}")
+        raise UsageError(f"--stub is {name!r}: {near_hint(name, [STUB], 0.5)}expected {STUB}")
     if find_spec(STUB) is not None:
         version = " ".join(filter(None, ("vLLM", installed_version(STUB))))
         raise UsageError(f"{version} is installed: leave out --stub")

@@ -18,7 +18,7 @@ from attnproof.harness.interfaces.weakest import weakest_interface
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.place import Place
-from attnproof.harness.model.text import nearest
+from attnproof.harness.model.text import near_hint
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.engines import engine_of, interface_of
 from attnproof.harness.running.errors import UsageError
@@ -37,8 +37,7 @@ def with_interface(candidates: list[Candidate], name: str) -> list[Candidate]:
     speak every interface, and an adapter that of its engine.
     """
     if name and name not in INTERFACES:
-        near = nearest(name, INTERFACES)
-        hint = f"did you mean {near}? " if near else ""
+        hint = near_hint(name, INTERFACES)
         raise UsageError(f"--interface is {name!r}: {hint}expected one of {', '.join(INTERFACES)}")
     chosen = []
     for candidate in candidates:

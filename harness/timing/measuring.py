@@ -30,6 +30,7 @@ from attnproof.harness.timing.plan.verdicts import CandidateVerdicts
 from attnproof.harness.timing.process.clocks import host_clock
 from attnproof.harness.timing.process.paired import Budget
 from attnproof.harness.timing.session import TimingProcess
+from attnproof.harness.timing.statistics import FEWEST_SAMPLES
 
 _Kind = TypeVar("_Kind", Entry, StepEntry)
 _MOST_NOISE = 24
@@ -37,7 +38,7 @@ _MOST_NOISE = 24
 _LONGEST_S, _SHORTEST_S = 1.0, 0.02
 """Limits of one entry's share of the budget, in seconds."""
 _ROUNDS = (10, 400)
-_STEP_ROUNDS = (5, 40)
+_STEP_ROUNDS = (FEWEST_SAMPLES, 40)
 Progress = Callable[[str, int, int], None]
 """Called for each entry that begins: its label, its index, the number of entries."""
 

@@ -16,6 +16,8 @@ from attnproof.harness.model.timing import Interval, Noise, Speed
 
 ALPHA = 0.001
 """Level of significance: small, because a run makes thousands of comparisons."""
+FEWEST_SAMPLES = 7
+"""Least samples of each side whose test can be significant: p is 2 / 3432 at least."""
 _DRAWS = 2000
 _PAIRED_DRAWS = 1000
 _SEED = 20250217

@@ -24,7 +24,7 @@ from attnproof.harness.model.case import Sourced
 from attnproof.harness.model.files import is_of_another
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Environment, Run
-from attnproof.harness.model.text import nearest
+from attnproof.harness.model.text import near_hint
 from attnproof.harness.model.timing import Bench
 from attnproof.harness.report.formats.bench_markdown import TABLE_MARK, bench_markdown
 from attnproof.harness.report.shared.baseline import place_text, uncompared_reason, worse
@@ -235,8 +235,7 @@ def check_files(options: TimingOptions) -> None:
             load(path_of(options.baseline, options.baselines))
         except BaselineError as error:
             saved = [path.stem for path in options.baselines.glob("*.json")]
-            near = nearest(options.baseline, saved) if error.state == "missing" else ""
-            hint = f"did you mean {near}? " if near else ""
+            hint = near_hint(options.baseline, saved) if error.state == "missing" else ""
             raise UsageError(f"--baseline {options.baseline}: {hint}{error}") from None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from attnproof.harness.model.text import nearest
+from attnproof.harness.model.text import near_hint
 from attnproof.harness.running.devices import check_device
 from attnproof.harness.running.engine_stub import check_stub
 from attnproof.harness.running.errors import UsageError
@@ -74,10 +74,8 @@ def check_out(folder: Path) -> None:
 def check_depth(name: str) -> None:
     """Raise UsageError for a depth that does not exist."""
     if name not in DEPTHS:
-        near = nearest(name, DEPTHS)
-        hint = f"did you mean {near}? " if near else ""
         known = f"{', '.join(DEPTHS[:-1])} or {DEPTHS[-1]}"
-        raise UsageError(f"--depth is {name}: {hint}expected {known}")
+        raise UsageError(f"--depth is {name}: {near_hint(name, DEPTHS)}expected {known}")
 
 
 def check_timing(options: TimingOptions) -> None:

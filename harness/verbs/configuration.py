@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from attnproof.harness.backports import tomllib
 from attnproof.harness.model.files import read_regular
-from attnproof.harness.model.text import nearest
+from attnproof.harness.model.text import near_hint
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.shipped import is_shipped_list
 from attnproof.harness.verbs.messages import complain
@@ -236,8 +236,7 @@ def _read(options: type[Any]) -> dict[str, tuple[str, Any]]:
         _check_owner(path, shown)
     for name, value in table.items():
         if name not in KEYS:
-            near = nearest(name, KEYS, 0.5)
-            hint = f"did you mean {near}?" if near else f"expected one of {', '.join(KEYS)}"
+            hint = near_hint(name, KEYS, 0.5).strip() or f"expected one of {', '.join(KEYS)}"
             raise ConfigError(f"{shown}: [{TABLE}] has no key {name!r}: {hint}")
         key = KEYS[name]
         try:

@@ -28,8 +28,9 @@ def record(options: RecordOptions) -> int:
     """Run the command, and print the recorded steps of each process; return the exit code."""
     if missing("zstandard"):
         raise UsageError(f"zstandard is not installed: {install_hint('zstandard')}")
-    if options.sample < 1 or options.limit < 0:
-        raise UsageError("--sample must be at least 1, --limit at least 0")
+    for name, value, least in (("sample", options.sample, 1), ("limit", options.limit, 0)):
+        if value < least:
+            raise UsageError(f"--{name} is {value}: must be at least {least}")
     before = set(_files(options.out))
     code = _run(options)
     files = [path for path in _files(options.out) if path not in before]

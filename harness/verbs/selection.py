@@ -14,7 +14,7 @@ from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
 from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.text import nearest
+from attnproof.harness.model.text import near_hint
 from attnproof.harness.model.verdict import ENGINE, STRICT, Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.report.shared.wording import listed, many
@@ -36,8 +36,7 @@ def pick_operations(names: str) -> list[Operation]:
         if not name:
             raise UsageError(f"no operation '' in {names!r}: drop a comma")
         if name not in ALL:
-            near = nearest(name, ALL, 0.45)
-            hint = f"did you mean {near}?" if near else "`attnproof list` prints all names"
+            hint = near_hint(name, ALL, 0.45).strip() or "`attnproof list` prints all names"
             raise UsageError(f"no operation {name!r}: {hint}")
         picked.append(ALL[name])
     return picked
@@ -49,8 +48,7 @@ def with_contract(candidates: list[Candidate], options: CallOptions) -> list[Can
     Built-in candidates fail on every class.
     """
     if options.contract not in _CONTRACTS:
-        near = nearest(options.contract, _CONTRACTS)
-        hint = f"did you mean {near}? " if near else ""
+        hint = near_hint(options.contract, _CONTRACTS)
         known = " or ".join(_CONTRACTS)
         raise UsageError(f"--contract is {options.contract!r}: {hint}expected {known}")
     judged = _CONTRACTS[options.contract]
@@ -58,8 +56,8 @@ def with_contract(candidates: list[Candidate], options: CallOptions) -> list[Can
         names = [part.strip() for part in options.fail_on.split(",")]
         for name in names:
             if name not in list(Kind):
-                known = ", ".join(Kind)
-                raise UsageError(f"--fail-on names {name!r}, expected classes of {known}")
+                hint, known = near_hint(name, Kind), ", ".join(Kind)
+                raise UsageError(f"--fail-on names {name!r}: {hint}expected classes of {known}")
         judged = frozenset(map(Kind, names))
     own = (OPTIMIZED, REFERENCE)
     return [c if c.target in own else structs.replace(c, judged=judged) for c in candidates]

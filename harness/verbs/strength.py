@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from rich.table import Table
 
-from attnproof.harness.model.text import nearest
+from attnproof.harness.model.text import near_hint
 from attnproof.harness.running.errors import MISMATCH, VERIFIED, UsageError
 from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.strength.pairs.catalogue import all_pairs
@@ -81,9 +81,8 @@ def _picked(names: list[str]) -> list[int]:
     known = sorted({pair.id for pair in pairs} | {pair.operation for pair in pairs})
     for name in names:
         if name not in known:
-            near = nearest(name, known)
-            hint = f"; did you mean {near}?" if near else "; `attnproof list` prints the names"
-            raise UsageError(f"no pair of the thread or operation {name}{hint}")
+            hint = near_hint(name, known).strip() or "`attnproof list` prints the names"
+            raise UsageError(f"no pair of the thread or operation {name}; {hint}")
     return [n for n, pair in enumerate(pairs) if pair.id in names or pair.operation in names]
 
 

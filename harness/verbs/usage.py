@@ -62,11 +62,11 @@ def misuse_line(misuse: Any, arguments: Sequence[str]) -> str:
         shown = example if parameter.default is None else parameter.default
         value = _value_of(flag, arguments)
         return f"{flag} is {value!r}, expected {words} such as {flag} {shown}"
-    verb = str(misuse.ctx.command.name) if misuse.ctx else ""
+    verb = str(misuse.ctx.command.name) if misuse.ctx else next(iter(arguments), "")
     if verb in _EXAMPLES:
         call = f"attnproof {verb} {_EXAMPLES[verb][0]}".rstrip()
         return f"{message}; for example: {call} (`attnproof {verb} -h` lists the options)"
-    return f"{message} (`attnproof -h` lists the verbs)" if verb else message
+    return f"{message} (`attnproof -h` lists the verbs)" if misuse.ctx else message
 
 
 def _value_of(flag: str, arguments: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,10 +30,14 @@ _GZIP = b"\x1f\x8b"
 def recording_files(path: Path) -> list[Path]:
     """Return the files of a recording: the path itself, or the ranks in a folder.
 
-    Raises RecordingError for a folder without recordings, and for one with those of several
-    engines or models.
+    Raises RecordingError for a path that is not there, a folder without recordings, and one with
+    those of several engines or models.
     """
-    if not path.is_dir():
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if not is_folder:
         return [path]
     files = sorted(path.glob(f"*{SUFFIX}"))
     if not files:

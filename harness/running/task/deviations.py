@@ -17,12 +17,13 @@ from attnproof.harness.model.candidate import Candidate, device_type
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.deviation import ANY_OPERATION, Deviation
 from attnproof.harness.model.files import read_regular
+from attnproof.harness.model.text import near_hint
 from attnproof.harness.model.verdict import CONSUMER, ORACLES, STRICT, Failure, Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.engines import engine_of
 from attnproof.harness.running.errors import UsageError
-from attnproof.harness.running.shipped import is_shipped_list, shipped_list
+from attnproof.harness.running.shipped import is_shipped_list, shipped_list, shipped_names
 from attnproof.harness.running.task.conditions import NAMES, ConditionError, compiled, holds
 
 ANY_VERSION = "*"
@@ -141,8 +142,9 @@ def entries_of(path: str) -> list[tuple[str, Deviation]]:
     try:
         data = tomllib.loads(read_regular(path, _MOST_BYTES).decode())
     except OSError as error:
+        hint = (":" in path and near_hint(path, shipped_names())) or "name another file"
         raise DeviationError(
-            f"deviations file {path} cannot be read: {error.strerror}; name another file"
+            f"deviations file {path} cannot be read: {error.strerror}; {hint.strip()}"
         ) from None
     except RecursionError:
         raise DeviationError(f"deviations file {path} is nested too deeply") from None

@@ -40,8 +40,8 @@ from attnproof.harness.timing.process.counters import count
 from attnproof.harness.timing.process.paired import Budget, Contestant, measure
 from attnproof.harness.timing.process.remembering import VALUES, remembering
 from attnproof.harness.timing.process.steady import steady
+from attnproof.harness.timing.statistics import FEWEST_SAMPLES
 
-_FEWEST_ROUNDS = 4
 _MOST_TOKENS = 8192
 """Tokens of a batch whose answers may be remembered: the reference computes several like it."""
 
@@ -247,7 +247,7 @@ def _budget(ready: list[Contestant], seconds: float, least: int, most: int) -> B
     affordable = int(seconds / max(1e-9, time.perf_counter() - begin))
     return Budget(
         seconds=seconds,
-        least_rounds=min(least, max(_FEWEST_ROUNDS, affordable)),
+        least_rounds=min(least, max(FEWEST_SAMPLES, affordable)),
         most_rounds=most,
     )
 

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from attnproof.harness.model.timing import Noise
 from attnproof.harness.timing.analysis.noise import MINIMUM_EFFECT, beyond, noise_of
-from attnproof.harness.timing.statistics import ALPHA, interval, mann_whitney, ratio, verdict
+from attnproof.harness.timing.statistics import (
+    ALPHA,
+    FEWEST_SAMPLES,
+    interval,
+    mann_whitney,
+    ratio,
+    verdict,
+)
 
 NO_NOISE = Noise(comparisons=0, declared=0, floor=0.0, minimum_effect=0.03, clock_resolution_ns=1.0)
 SIDES = st.lists(st.integers(1, 12).map(float), min_size=1, max_size=25)
@@ -113,6 +120,13 @@ def test_sides_of_different_length_are_compared_unpaired():
 )
 def test_a_verdict_needs_p_value_and_interval(found, p, said):
     assert verdict(*found, p, NO_NOISE) == said
+
+
+def test_fewest_samples_are_the_least_that_can_be_significant():
+    def least_p(n):
+        return mann_whitney(range(n), range(n, 2 * n))
+
+    assert least_p(FEWEST_SAMPLES) < ALPHA <= least_p(FEWEST_SAMPLES - 1)
 
 
 def test_no_verdict_within_the_noise_floor():
