@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 256
@@ -36,7 +35,13 @@ def advance_on_device(
     num_reqs = idx_mapping.shape[0]
     if not num_reqs:
         return
-    with launching_on(idx_mapping.device):
-        _advance_kernel[(triton.cdiv(num_reqs, _BLOCK),)](
-            idx_mapping, num_computed_tokens, query_start_loc, num_reqs, BLOCK=_BLOCK
-        )
+    launch(
+        _advance_kernel,
+        idx_mapping.device,
+        (cdiv(num_reqs, _BLOCK),),
+        idx_mapping,
+        num_computed_tokens,
+        query_start_loc,
+        num_reqs,
+        BLOCK=_BLOCK,
+    )

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
 from .bisection import first_step, row_of
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 512
@@ -47,15 +46,17 @@ def write_append_positions(indptr: torch.Tensor, seq_lens: torch.Tensor, out: to
     num_reqs, length = seq_lens.shape[0], out.shape[1]
     if not length:
         return
-    with launching_on(out.device):
-        _append_positions_kernel[(triton.cdiv(length, _BLOCK),)](
-            indptr,
-            indptr.stride(0),
-            seq_lens,
-            seq_lens.stride(0),
-            out,
-            num_reqs,
-            first_step(num_reqs),
-            length,
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _append_positions_kernel,
+        out.device,
+        (cdiv(length, _BLOCK),),
+        indptr,
+        indptr.stride(0),
+        seq_lens,
+        seq_lens.stride(0),
+        out,
+        num_reqs,
+        first_step(num_reqs),
+        length,
+        BLOCK=_BLOCK,
+    )

@@ -7,10 +7,10 @@ import torch
 import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
 from ..host.cache_rows import CacheRows
 from .fp8 import to_fp8
-from .versions import alignment_of, data_kernel, form_for
+from .launcher import cdiv, launch
+from .versions import alignment_of, data_kernel, form_for, power_of_two
 
 _TILE = 1024
 """Words of keys, and of values, per program; twice as many elements if they become fp8."""
@@ -125,29 +125,31 @@ def write_rows_on_device(
     if not num_tokens * n1 * n0:
         return
     tile = 2 * _TILE if scales else _TILE
-    piece = max(_SHORTEST, min(_TILE, triton.next_power_of_2(n0)))
-    tokens, pieces = tile // piece, triton.cdiv(n0, piece)
+    piece = max(_SHORTEST, min(_TILE, power_of_two(n0)))
+    tokens, pieces = tile // piece, cdiv(n0, piece)
     data, strides = rows[:4], rows[4:8]
     outer = [stride for each in strides for stride in each[:-1]]
     inner = [each[-1] for each in strides]
     dense = inner == [1, 1, 1, 1]
     aligned = alignment_of(data, (n0, *outer)) if dense else 1
-    with launching_on(slot_mapping.device):
-        form_for(_cache_write_kernel, aligned)[(triton.cdiv(num_tokens, tokens), n1, pieces)](
-            *data,
-            slot_mapping,
-            *(scales or (slot_mapping, slot_mapping)),
-            *(stride // aligned for stride in outer),
-            *inner,
-            slot_mapping.stride(0),
-            num_tokens,
-            rows.num_slots,
-            rows.block_size,
-            n0 // aligned,
-            FP8=scales is not None,
-            PAGED=rows.block_size != 1,
-            DENSE=dense,
-            ALIGNED=aligned,
-            TOKENS=tokens,
-            PIECE=piece,
-        )
+    launch(
+        form_for(_cache_write_kernel, aligned),
+        slot_mapping.device,
+        (cdiv(num_tokens, tokens), n1, pieces),
+        *data,
+        slot_mapping,
+        *(scales or (slot_mapping, slot_mapping)),
+        *(stride // aligned for stride in outer),
+        *inner,
+        slot_mapping.stride(0),
+        num_tokens,
+        rows.num_slots,
+        rows.block_size,
+        n0 // aligned,
+        FP8=scales is not None,
+        PAGED=rows.block_size != 1,
+        DENSE=dense,
+        ALIGNED=aligned,
+        TOKENS=tokens,
+        PIECE=piece,
+    )

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
 from .bisection import first_step, row_of
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 512
@@ -41,12 +40,14 @@ def _write_pointers_kernel(
 def write_pointers(first_program: torch.Tensor, pointers: torch.Tensor) -> None:
     """Fill `pointers` (2, L) int32 completely by one launch."""
     num_reqs, length = first_program.shape[0] - 1, pointers.shape[1]
-    with launching_on(pointers.device):
-        _write_pointers_kernel[(triton.cdiv(length, _BLOCK),)](
-            first_program,
-            pointers,
-            num_reqs,
-            first_step(num_reqs),
-            length,
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _write_pointers_kernel,
+        pointers.device,
+        (cdiv(length, _BLOCK),),
+        first_program,
+        pointers,
+        num_reqs,
+        first_step(num_reqs),
+        length,
+        BLOCK=_BLOCK,
+    )

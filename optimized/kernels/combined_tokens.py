@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import launch
 from .versions import lanes_for, metadata_kernel
 
 
@@ -69,19 +69,21 @@ def combine_on_device(
     if not num_reqs:
         return
     most = draft_tokens.shape[1] + num_new_sampled_tokens
-    with launching_on(input_ids.device):
-        _combined_tokens_kernel[(num_reqs,)](
-            idx_mapping,
-            query_start_loc,
-            cu_num_logits,
-            seq_lens,
-            prefill_len,
-            last_sampled_tokens,
-            draft_tokens,
-            draft_tokens.stride(0),
-            input_ids,
-            logits_indices,
-            NEW_TOKENS=num_new_sampled_tokens,
-            BLOCK=lanes_for(most),
-            num_warps=1,
-        )
+    launch(
+        _combined_tokens_kernel,
+        input_ids.device,
+        (num_reqs,),
+        idx_mapping,
+        query_start_loc,
+        cu_num_logits,
+        seq_lens,
+        prefill_len,
+        last_sampled_tokens,
+        draft_tokens,
+        draft_tokens.stride(0),
+        input_ids,
+        logits_indices,
+        NEW_TOKENS=num_new_sampled_tokens,
+        BLOCK=lanes_for(most),
+        num_warps=1,
+    )

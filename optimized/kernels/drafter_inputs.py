@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
 from .bisection import first_step, row_of
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 256
@@ -116,15 +115,17 @@ def expand_inputs_on_device(
         out_new_token_indices,
         out_hidden_state_mapping,
     )
-    with launching_on(query_start_loc.device):
-        _expand_inputs_kernel[(triton.cdiv(num_outputs, _BLOCK),)](
-            *(part for vector in vectors for part in (vector, vector.stride(0))),
-            num_reqs,
-            first_step(num_reqs),
-            num_outputs,
-            slots,
-            padding_token_id,
-            parallel_drafting_token_id,
-            SHIFT=shift_input_ids,
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _expand_inputs_kernel,
+        query_start_loc.device,
+        (cdiv(num_outputs, _BLOCK),),
+        *(part for vector in vectors for part in (vector, vector.stride(0))),
+        num_reqs,
+        first_step(num_reqs),
+        num_outputs,
+        slots,
+        padding_token_id,
+        parallel_drafting_token_id,
+        SHIFT=shift_input_ids,
+        BLOCK=_BLOCK,
+    )

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
 from .bisection import first_step, row_of
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 256
@@ -73,23 +72,25 @@ def keep_tokens_on_device(
     out_seq_lens = torch.empty(num_reqs, dtype=seq_lens.dtype, device=device)
     indices = torch.empty(num_tokens, dtype=offsets.dtype, device=device)
     out_slots = torch.empty(num_tokens, dtype=torch.int64, device=device)
-    programs = triton.cdiv(max(num_reqs, num_tokens), _BLOCK)
+    programs = cdiv(max(num_reqs, num_tokens), _BLOCK)
     if programs:
-        with launching_on(device):
-            _keep_tokens_kernel[(programs,)](
-                offsets,
-                offsets.stride(0),
-                starts,
-                seq_lens,
-                seq_lens.stride(0),
-                slots,
-                slots.stride(0),
-                out_seq_lens,
-                indices,
-                out_slots,
-                num_reqs,
-                first_step(num_reqs),
-                num_tokens,
-                BLOCK=_BLOCK,
-            )
+        launch(
+            _keep_tokens_kernel,
+            device,
+            (programs,),
+            offsets,
+            offsets.stride(0),
+            starts,
+            seq_lens,
+            seq_lens.stride(0),
+            slots,
+            slots.stride(0),
+            out_seq_lens,
+            indices,
+            out_slots,
+            num_reqs,
+            first_step(num_reqs),
+            num_tokens,
+            BLOCK=_BLOCK,
+        )
     return out_seq_lens, indices, out_slots

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _ROWS = 32
@@ -66,20 +65,22 @@ def next_tokens_on_device(
     counts = torch.empty(num_reqs, dtype=torch.int32, device=sampled.device)
     if num_reqs == 0:
         return next_tokens, counts
-    with launching_on(sampled.device):
-        _next_tokens_kernel[(triton.cdiv(num_reqs, _ROWS),)](
-            sampled,
-            *sampled.stride(),
-            discarded,
-            discarded.stride(0),
-            backup,
-            backup.stride(0),
-            next_tokens,
-            counts,
-            num_reqs,
-            width,
-            vocab_size,
-            ROWS=_ROWS,
-            TOKENS=_TOKENS,
-        )
+    launch(
+        _next_tokens_kernel,
+        sampled.device,
+        (cdiv(num_reqs, _ROWS),),
+        sampled,
+        *sampled.stride(),
+        discarded,
+        discarded.stride(0),
+        backup,
+        backup.stride(0),
+        next_tokens,
+        counts,
+        num_reqs,
+        width,
+        vocab_size,
+        ROWS=_ROWS,
+        TOKENS=_TOKENS,
+    )
     return next_tokens, counts

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 128
@@ -52,17 +51,19 @@ def count_rejected_on_device(
     to_sample = torch.empty(num_reqs, dtype=torch.int32, device=device)
     rejected = torch.empty(num_reqs, dtype=torch.int32, device=device)
     if num_reqs:
-        with launching_on(device):
-            _count_rejected_kernel[(triton.cdiv(num_reqs, _BLOCK),)](
-                draft_ends,
-                draft_ends.stride(0),
-                counts,
-                counts.stride(0),
-                offsets,
-                offsets.stride(0),
-                to_sample,
-                rejected,
-                num_reqs,
-                BLOCK=_BLOCK,
-            )
+        launch(
+            _count_rejected_kernel,
+            device,
+            (cdiv(num_reqs, _BLOCK),),
+            draft_ends,
+            draft_ends.stride(0),
+            counts,
+            counts.stride(0),
+            offsets,
+            offsets.stride(0),
+            to_sample,
+            rejected,
+            num_reqs,
+            BLOCK=_BLOCK,
+        )
     return to_sample, rejected

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
 from .bisection import first_step, row_of
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 256
@@ -70,24 +69,26 @@ def new_slots_on_device(
     out = torch.empty(num_slots, dtype=torch.int64, device=positions.device)
     if num_slots == 0:
         return out
-    with launching_on(positions.device):
-        _new_slots_kernel[(triton.cdiv(num_slots, _BLOCK),)](
-            offsets,
-            offsets.stride(0),
-            block_table,
-            *block_table.stride(),
-            positions,
-            positions.stride(0),
-            rejected,
-            rejected.stride(0),
-            out,
-            num_reqs,
-            first_step(num_reqs),
-            width,
-            added_per_row,
-            max_model_len,
-            num_slots,
-            block_size,
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _new_slots_kernel,
+        positions.device,
+        (cdiv(num_slots, _BLOCK),),
+        offsets,
+        offsets.stride(0),
+        block_table,
+        *block_table.stride(),
+        positions,
+        positions.stride(0),
+        rejected,
+        rejected.stride(0),
+        out,
+        num_reqs,
+        first_step(num_reqs),
+        width,
+        added_per_row,
+        max_model_len,
+        num_slots,
+        block_size,
+        BLOCK=_BLOCK,
+    )
     return out

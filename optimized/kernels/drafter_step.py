@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 128
@@ -70,22 +69,24 @@ def step_on_device(
     if num_slots == 0:
         return
     num_reqs, width = block_table.shape
-    with launching_on(positions.device):
-        _step_kernel[(triton.cdiv(num_slots, _BLOCK),)](
-            positions,
-            positions.stride(0),
-            block_table,
-            *block_table.stride(),
-            seq_lens,
-            seq_lens.stride(0),
-            out_positions,
-            out_positions.stride(0),
-            out_slots,
-            out_slots.stride(0),
-            num_reqs,
-            num_slots,
-            width,
-            max_model_len,
-            block_size,
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _step_kernel,
+        positions.device,
+        (cdiv(num_slots, _BLOCK),),
+        positions,
+        positions.stride(0),
+        block_table,
+        *block_table.stride(),
+        seq_lens,
+        seq_lens.stride(0),
+        out_positions,
+        out_positions.stride(0),
+        out_slots,
+        out_slots.stride(0),
+        num_reqs,
+        num_slots,
+        width,
+        max_model_len,
+        block_size,
+        BLOCK=_BLOCK,
+    )

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
 from .bisection import first_step, row_of
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 256
@@ -48,14 +47,16 @@ def expand_on_device(
     num_reqs, num_logits = idx_mapping.shape[0], slots.shape[0]
     if not num_logits:
         return
-    with launching_on(slots.device):
-        _expanded_rows_kernel[(triton.cdiv(num_logits, _BLOCK),)](
-            idx_mapping,
-            cu_num_logits,
-            slots,
-            places,
-            num_reqs,
-            first_step(num_reqs),
-            num_logits,
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _expanded_rows_kernel,
+        slots.device,
+        (cdiv(num_logits, _BLOCK),),
+        idx_mapping,
+        cu_num_logits,
+        slots,
+        places,
+        num_reqs,
+        first_step(num_reqs),
+        num_logits,
+        BLOCK=_BLOCK,
+    )

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _ROWS = 16
@@ -59,16 +58,18 @@ def count_sampled_on_device(
 ) -> None:
     """Fill `counted` (R+2): offsets of the reduced batch, then the number of malformed indices."""
     num_rows = counted.shape[0]
-    with launching_on(counted.device):
-        _count_sampled_kernel[(triton.cdiv(num_rows, _ROWS),)](
-            query_start_loc,
-            query_start_loc.stride(0),
-            indices,
-            indices.stride(0),
-            counted,
-            num_rows - 2,
-            indices.shape[0],
-            num_actual_tokens,
-            ROWS=_ROWS,
-            INDICES=_INDICES,
-        )
+    launch(
+        _count_sampled_kernel,
+        counted.device,
+        (cdiv(num_rows, _ROWS),),
+        query_start_loc,
+        query_start_loc.stride(0),
+        indices,
+        indices.stride(0),
+        counted,
+        num_rows - 2,
+        indices.shape[0],
+        num_actual_tokens,
+        ROWS=_ROWS,
+        INDICES=_INDICES,
+    )

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .pointers import int32_pointer
 from .versions import metadata_kernel
 
@@ -60,14 +59,16 @@ def gather_on_device(
     groups = widths.shape[0]
     if num_reqs_padded == 0 or groups == 0:
         return
-    with launching_on(idx_mapping.device):
-        _gather_block_tables_kernel[(num_reqs_padded, groups, triton.cdiv(widest, _BLOCK))](
-            idx_mapping,
-            tables,
-            out_tables,
-            widths,
-            num_blocks,
-            num_blocks.stride(0),
-            idx_mapping.shape[0],
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _gather_block_tables_kernel,
+        idx_mapping.device,
+        (num_reqs_padded, groups, cdiv(widest, _BLOCK)),
+        idx_mapping,
+        tables,
+        out_tables,
+        widths,
+        num_blocks,
+        num_blocks.stride(0),
+        idx_mapping.shape[0],
+        BLOCK=_BLOCK,
+    )

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
 from .bisection import first_step, row_of
+from .launcher import cdiv, launch
 from .pointers import int32_pointer
 from .versions import metadata_kernel
 
@@ -89,25 +88,27 @@ def write_group_slots(
     widths, block_sizes, enabled, sharded = layout
     cp_size, cp_rank, turn = ranks
     num_reqs = idx_mapping.shape[0]
-    with launching_on(out.device):
-        _group_slots_kernel[(triton.cdiv(num_slots, _BLOCK), groups)](
-            idx_mapping,
-            query_start_loc,
-            positions,
-            tables,
-            widths,
-            num_blocks,
-            num_blocks.stride(0),
-            block_sizes,
-            enabled,
-            sharded,
-            out,
-            out.stride(0),
-            num_reqs,
-            first_step(num_reqs),
-            num_slots,
-            cp_rank,
-            CP_SIZE=cp_size,
-            CP_INTERLEAVE=turn,
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _group_slots_kernel,
+        out.device,
+        (cdiv(num_slots, _BLOCK), groups),
+        idx_mapping,
+        query_start_loc,
+        positions,
+        tables,
+        widths,
+        num_blocks,
+        num_blocks.stride(0),
+        block_sizes,
+        enabled,
+        sharded,
+        out,
+        out.stride(0),
+        num_reqs,
+        first_step(num_reqs),
+        num_slots,
+        cp_rank,
+        CP_SIZE=cp_size,
+        CP_INTERLEAVE=turn,
+        BLOCK=_BLOCK,
+    )

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _ROWS, _COLUMNS = 8, 128
@@ -52,17 +51,19 @@ def write_kernel_blocks(
     num_reqs, columns = result.shape
     if not result.numel():
         return
-    grid = (triton.cdiv(num_reqs, _ROWS), triton.cdiv(columns, _COLUMNS))
-    with launching_on(result.device):
-        _kernel_blocks_kernel[grid](
-            block_table,
-            *block_table.stride(),
-            result,
-            *result.stride(),
-            num_reqs,
-            block_table.shape[1],
-            step,
-            PARTS=parts,
-            ROWS=_ROWS,
-            COLUMNS=_COLUMNS,
-        )
+    grid = (cdiv(num_reqs, _ROWS), cdiv(columns, _COLUMNS))
+    launch(
+        _kernel_blocks_kernel,
+        result.device,
+        grid,
+        block_table,
+        *block_table.stride(),
+        result,
+        *result.stride(),
+        num_reqs,
+        block_table.shape[1],
+        step,
+        PARTS=parts,
+        ROWS=_ROWS,
+        COLUMNS=_COLUMNS,
+    )

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
 from ..host.block_runs import BlockRuns
+from .launcher import cdiv, launch
 from .versions import alignment_of, data_kernel, form_for
 
 _BLOCK = 1024
@@ -88,23 +87,25 @@ def copy_runs_on_device(runs: BlockRuns, pairs: torch.Tensor) -> None:
     n2, n1, n0 = target.shape[2:]
     dense = source0 == target0 == 1
     aligned = alignment_of(runs, (n0, *source_strides, *target_strides)) if dense else 1
-    with launching_on(target.device):
-        form_for(_copy_blocks_kernel, aligned)[(2 * pairs.shape[0], triton.cdiv(words, _BLOCK))](
-            source,
-            target,
-            pairs,
-            *pairs.stride(),
-            source.shape[1],
-            target.shape[1],
-            *(stride // aligned for stride in source_strides),
-            source0,
-            *(stride // aligned for stride in target_strides),
-            target0,
-            n2,
-            n1,
-            n0 // aligned,
-            ONE_RUN=n2 == n1 == 1,
-            DENSE=dense,
-            ALIGNED=aligned,
-            BLOCK=_BLOCK,
-        )
+    launch(
+        form_for(_copy_blocks_kernel, aligned),
+        target.device,
+        (2 * pairs.shape[0], cdiv(words, _BLOCK)),
+        source,
+        target,
+        pairs,
+        *pairs.stride(),
+        source.shape[1],
+        target.shape[1],
+        *(stride // aligned for stride in source_strides),
+        source0,
+        *(stride // aligned for stride in target_strides),
+        target0,
+        n2,
+        n1,
+        n0 // aligned,
+        ONE_RUN=n2 == n1 == 1,
+        DENSE=dense,
+        ALIGNED=aligned,
+        BLOCK=_BLOCK,
+    )

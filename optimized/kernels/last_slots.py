@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _ROWS = 256
@@ -47,15 +46,17 @@ def read_last_slots(
     rows = lengths.shape[0]
     if not rows:
         return
-    with launching_on(out.device):
-        _last_slots_kernel[(triton.cdiv(rows, _ROWS),)](
-            table,
-            *table.stride(),
-            pool,
-            pool.stride(0),
-            lengths,
-            lengths.stride(0),
-            out,
-            rows,
-            ROWS=_ROWS,
-        )
+    launch(
+        _last_slots_kernel,
+        out.device,
+        (cdiv(rows, _ROWS),),
+        table,
+        *table.stride(),
+        pool,
+        pool.stride(0),
+        lengths,
+        lengths.stride(0),
+        out,
+        rows,
+        ROWS=_ROWS,
+    )

@@ -240,7 +240,8 @@ def _cache_write() -> dict[str, Launch]:
         scales = (scale, scale) if cache_dtype == _FP8 else None
         key_cache, value_cache = cache.unbind()
         rows = cache_rows(key, value, key_cache, value_cache)
-        return lambda: write_rows_on_device(rows, _meta(_TOKENS, dtype=_I64), scales)
+        slots = _meta(_TOKENS, dtype=_I64)
+        return lambda: write_rows_on_device(rows, slots, scales)
 
     return {
         "cache write": launch(),

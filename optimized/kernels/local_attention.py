@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _ROWS, _COLUMNS = 8, 128
@@ -62,18 +61,20 @@ def gather_virtual(
 ) -> None:
     """Fill `starts` (V+1), `lengths` (V) and `virtual_table` (V, columns) from `packed` (4V+1)."""
     num_virtual, columns = virtual_table.shape
-    grid = (triton.cdiv(num_virtual + 1, _ROWS), triton.cdiv(columns, _COLUMNS))
-    with launching_on(table.device):
-        _gather_virtual_kernel[grid](
-            packed,
-            table,
-            *table.stride(),
-            table.shape[1],
-            starts,
-            lengths,
-            virtual_table,
-            num_virtual,
-            columns,
-            ROWS=_ROWS,
-            COLUMNS=_COLUMNS,
-        )
+    grid = (cdiv(num_virtual + 1, _ROWS), cdiv(columns, _COLUMNS))
+    launch(
+        _gather_virtual_kernel,
+        table.device,
+        grid,
+        packed,
+        table,
+        *table.stride(),
+        table.shape[1],
+        starts,
+        lengths,
+        virtual_table,
+        num_virtual,
+        columns,
+        ROWS=_ROWS,
+        COLUMNS=_COLUMNS,
+    )

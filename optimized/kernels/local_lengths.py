@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 256
@@ -51,16 +50,18 @@ def write_local_lengths(
     num_rows = out.shape[0]
     if not num_rows:
         return
-    with launching_on(out.device):
-        _local_lengths_kernel[(triton.cdiv(num_rows, _BLOCK),)](
-            seq_lens,
-            seq_lens.stride(0),
-            out,
-            out.stride(0),
-            num_reqs,
-            num_rows,
-            rank,
-            RANKS=size,
-            INTERLEAVE=interleave,
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _local_lengths_kernel,
+        out.device,
+        (cdiv(num_rows, _BLOCK),),
+        seq_lens,
+        seq_lens.stride(0),
+        out,
+        out.stride(0),
+        num_reqs,
+        num_rows,
+        rank,
+        RANKS=size,
+        INTERLEAVE=interleave,
+        BLOCK=_BLOCK,
+    )

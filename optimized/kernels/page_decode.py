@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _ROWS = 256
@@ -62,18 +61,20 @@ def decode_pages(
     rows = seq_lens.shape[0]
     if not rows:
         return
-    with launching_on(out.device):
-        _decode_kernel[(triton.cdiv(rows, _ROWS),)](
-            seq_lens,
-            seq_lens.stride(0),
-            last_loc,
-            last_loc.stride(0),
-            free_pages,
-            free_pages.stride(0),
-            out,
-            out.stride(0),
-            rows,
-            free_pages.shape[0],
-            page_size,
-            ROWS=_ROWS,
-        )
+    launch(
+        _decode_kernel,
+        out.device,
+        (cdiv(rows, _ROWS),),
+        seq_lens,
+        seq_lens.stride(0),
+        last_loc,
+        last_loc.stride(0),
+        free_pages,
+        free_pages.stride(0),
+        out,
+        out.stride(0),
+        rows,
+        free_pages.shape[0],
+        page_size,
+        ROWS=_ROWS,
+    )

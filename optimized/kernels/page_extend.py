@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .row_sums import pages_before, tokens_before
 from .versions import metadata_kernel
 
@@ -78,22 +77,24 @@ def extend_pages(
     rows, slots = seq_lens.shape[0], out.shape[0]
     if not rows or not slots:
         return
-    of_each = max(1, min(triton.cdiv(slots, _BLOCK), _MOST_PROGRAMS // rows))
-    with launching_on(out.device):
-        _extend_kernel[(rows, of_each)](
-            prefix_lens,
-            prefix_lens.stride(0),
-            seq_lens,
-            seq_lens.stride(0),
-            last_loc,
-            last_loc.stride(0),
-            free_pages,
-            free_pages.stride(0),
-            out,
-            out.stride(0),
-            free_pages.shape[0],
-            slots,
-            page_size,
-            BLOCK=_BLOCK,
-            ROWS=_ROWS,
-        )
+    of_each = max(1, min(cdiv(slots, _BLOCK), _MOST_PROGRAMS // rows))
+    launch(
+        _extend_kernel,
+        out.device,
+        (rows, of_each),
+        prefix_lens,
+        prefix_lens.stride(0),
+        seq_lens,
+        seq_lens.stride(0),
+        last_loc,
+        last_loc.stride(0),
+        free_pages,
+        free_pages.stride(0),
+        out,
+        out.stride(0),
+        free_pages.shape[0],
+        slots,
+        page_size,
+        BLOCK=_BLOCK,
+        ROWS=_ROWS,
+    )

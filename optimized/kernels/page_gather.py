@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 1024
@@ -68,24 +67,26 @@ def gather_pages(
     rows, width = indptr.shape[0] - 1, table.shape[1]
     if not rows or not width:
         return
-    tiles = triton.cdiv(width * entry_page_size, _BLOCK)
+    tiles = cdiv(width * entry_page_size, _BLOCK)
     of_each = max(1, min(tiles, _MOST_PROGRAMS // rows))
     pool_given = indptr if pool is None else pool
     starts_given = indptr if starts is None else starts
-    with launching_on(out.device):
-        _gather_pages_kernel[(rows, of_each)](
-            table,
-            *table.stride(),
-            pool_given,
-            pool_given.stride(0),
-            starts_given,
-            starts_given.stride(0),
-            indptr,
-            indptr.stride(0),
-            out,
-            out.stride(0),
-            entry_page_size,
-            POOLED=pool is not None,
-            STARTED=starts is not None,
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _gather_pages_kernel,
+        out.device,
+        (rows, of_each),
+        table,
+        *table.stride(),
+        pool_given,
+        pool_given.stride(0),
+        starts_given,
+        starts_given.stride(0),
+        indptr,
+        indptr.stride(0),
+        out,
+        out.stride(0),
+        entry_page_size,
+        POOLED=pool is not None,
+        STARTED=starts is not None,
+        BLOCK=_BLOCK,
+    )

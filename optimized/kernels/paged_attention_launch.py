@@ -6,10 +6,9 @@ import math
 from typing import Any, Final
 
 import torch
-import triton
 
-from ..dispatch import launching_on
 from ..host.paged_attention import Attention
+from .launcher import cdiv, launch
 from .paged_attention import attend_kernel, merge_kernel
 from .paged_attention_tiles import (
     MAX_SPLITS,
@@ -38,15 +37,14 @@ def attend_on_device(a: Attention) -> None:
     aligned = _alignment(a)
     target = target_of(a.query.device)
     tiles = tiles_for(a.query.shape[2], most_rows, target, aligned=aligned > 1)
-    tiles_each = triton.cdiv(most_rows, tiles.rows)
+    tiles_each = cdiv(most_rows, tiles.rows)
     if a.query_start_loc is None or tiles_each == 1:
         programs, first_step = num_reqs * tiles_each, 0
     else:
         programs = a.query.shape[0] * group // tiles.rows + num_reqs
         first_step = 1 << num_reqs.bit_length() >> 1
     splits = splits_for(programs * kv_heads, _most_keys(a), tiles.keys, a.query.device)
-    with launching_on(a.query.device):
-        _attend(a, tiles, aligned, (programs, kv_heads, splits), first_step, tiles_each)
+    _attend(a, tiles, aligned, (programs, kv_heads, splits), first_step, tiles_each)
 
 
 def _most_keys(a: Attention) -> int:
@@ -77,7 +75,10 @@ def _attend(
     strides = [stride // aligned for stride in _strides(a)]
     score_scale, soft_cap = _scales(a)
     page_bits = block_size & (block_size - 1) == 0
-    form_for(attend_kernel, aligned)[grid](
+    launch(
+        form_for(attend_kernel, aligned),
+        a.query.device,
+        grid,
         a.query,
         *strides[:2],
         a.query.stride(2),
@@ -115,7 +116,10 @@ def _attend(
         num_stages=tiles.num_stages,
     )
     if splits > 1:
-        merge_kernel[(tokens, heads)](
+        launch(
+            merge_kernel,
+            a.query.device,
+            (tokens, heads),
             partial,
             partial_sums,
             starts,

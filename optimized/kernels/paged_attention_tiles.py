@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 import torch
 
 from ..dispatch import INTERPRETED
+from .versions import power_of_two
 
 Target = Literal["interpreter", "hip", "sm80", "sm90"]
 """Kinds of devices with different tiles; devices newer than sm90 use those of sm90."""
@@ -54,8 +55,8 @@ def tiles_for(head_size: int, most_rows: int, target: Target, *, aligned: bool) 
     spills. Data that is not aligned, which no engine has, gets small tiles: element by element,
     large ones spill and compile for seconds.
     """
-    head = max(16, _power_of_two(head_size))
-    least = max(16, _power_of_two(most_rows))
+    head = max(16, power_of_two(head_size))
+    least = max(16, power_of_two(most_rows))
     if target == "interpreter":
         return Tiles(min(32, least), _INTERPRETED_KEYS, head, 4, 1)
     rows = min(least, 128, max(16, _RESULT_TILE[target] // head))
@@ -90,11 +91,6 @@ def _processors(device: torch.device) -> int:
     if INTERPRETED:
         return 1
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
-def _power_of_two(number: int) -> int:
-    """Return the smallest power of two that is at least `number`."""
-    return 1 << max(0, number - 1).bit_length()
 
 
 def constants_of(head_size: int, tiles: Tiles, aligned: int) -> dict[str, Any]:

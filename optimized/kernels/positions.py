@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .row_sums import sum_before
 from .versions import metadata_kernel
 
@@ -60,18 +59,20 @@ def write_positions(
     rows, total = lengths.shape[0], positions.shape[0]
     if not rows:
         return
-    of_each = max(1, min(triton.cdiv(total, _BLOCK), _MOST_PROGRAMS // rows))
+    of_each = max(1, min(cdiv(total, _BLOCK), _MOST_PROGRAMS // rows))
     prefix_lens = lengths if prefixes is None else prefixes
-    with launching_on(positions.device):
-        _positions_kernel[(rows, of_each)](
-            prefix_lens,
-            prefix_lens.stride(0),
-            lengths,
-            lengths.stride(0),
-            positions,
-            starts,
-            total,
-            PREFIXED=prefixes is not None,
-            BLOCK=_BLOCK,
-            ROWS=_ROWS,
-        )
+    launch(
+        _positions_kernel,
+        positions.device,
+        (rows, of_each),
+        prefix_lens,
+        prefix_lens.stride(0),
+        lengths,
+        lengths.stride(0),
+        positions,
+        starts,
+        total,
+        PREFIXED=prefixes is not None,
+        BLOCK=_BLOCK,
+        ROWS=_ROWS,
+    )

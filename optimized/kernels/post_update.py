@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import launch
 from .versions import lanes_for, metadata_kernel
 
 
@@ -76,23 +76,25 @@ def update_on_device(
         return
     counts = total_len if output_bin_counts is None else output_bin_counts
     starts = total_len if query_start_loc is None else query_start_loc
-    with launching_on(idx_mapping.device):
-        _post_update_kernel[(num_reqs,)](
-            idx_mapping,
-            num_computed_tokens,
-            last_sampled_tokens,
-            counts,
-            counts.stride(0),
-            sampled_tokens,
-            sampled_tokens.stride(0),
-            num_sampled,
-            num_rejected,
-            starts,
-            all_token_ids,
-            all_token_ids.stride(0),
-            total_len,
-            COUNTED=output_bin_counts is not None,
-            ADVANCED=query_start_loc is not None,
-            BLOCK=lanes_for(sampled_tokens.shape[1]),
-            num_warps=1,
-        )
+    launch(
+        _post_update_kernel,
+        idx_mapping.device,
+        (num_reqs,),
+        idx_mapping,
+        num_computed_tokens,
+        last_sampled_tokens,
+        counts,
+        counts.stride(0),
+        sampled_tokens,
+        sampled_tokens.stride(0),
+        num_sampled,
+        num_rejected,
+        starts,
+        all_token_ids,
+        all_token_ids.stride(0),
+        total_len,
+        COUNTED=output_bin_counts is not None,
+        ADVANCED=query_start_loc is not None,
+        BLOCK=lanes_for(sampled_tokens.shape[1]),
+        num_warps=1,
+    )

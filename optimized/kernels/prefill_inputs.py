@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
 from .bisection import first_step, row_of
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 512
@@ -75,20 +74,22 @@ def write_prefill_inputs(
     if not num_reqs:
         return
     entries = max(input_ids.shape[0], num_reqs)
-    with launching_on(input_ids.device):
-        _prefill_inputs_kernel[(triton.cdiv(entries, _BLOCK),)](
-            idx_mapping,
-            query_start_loc,
-            num_computed_tokens,
-            prefill_len,
-            all_token_ids,
-            all_token_ids.stride(0),
-            input_ids,
-            next_prefill_tokens,
-            next_prefill_tokens.stride(0),
-            num_reqs,
-            first_step(num_reqs),
-            input_ids.shape[0],
-            next_prefill_tokens.shape[0],
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _prefill_inputs_kernel,
+        input_ids.device,
+        (cdiv(entries, _BLOCK),),
+        idx_mapping,
+        query_start_loc,
+        num_computed_tokens,
+        prefill_len,
+        all_token_ids,
+        all_token_ids.stride(0),
+        input_ids,
+        next_prefill_tokens,
+        next_prefill_tokens.stride(0),
+        num_reqs,
+        first_step(num_reqs),
+        input_ids.shape[0],
+        next_prefill_tokens.shape[0],
+        BLOCK=_BLOCK,
+    )

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
 from .bisection import first_step, row_of
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 512
@@ -82,26 +81,28 @@ def write_rank_slots(
         return
     size, rank, interleave = ranks
     first_kept = num_computed_tokens if start_idx is None else start_idx
-    with launching_on(out.device):
-        _rank_slot_mapping_kernel[(triton.cdiv(num_slots, _BLOCK),)](
-            query_start_loc,
-            query_start_loc.stride(0),
-            num_computed_tokens,
-            num_computed_tokens.stride(0),
-            block_table,
-            *block_table.stride(),
-            first_kept,
-            first_kept.stride(0),
-            out,
-            out.stride(0),
-            num_reqs,
-            first_step(num_reqs),
-            width,
-            num_slots,
-            rank,
-            BLOCK_SIZE=block_size,
-            RANKS=size,
-            INTERLEAVE=interleave,
-            MASKED=start_idx is not None,
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _rank_slot_mapping_kernel,
+        out.device,
+        (cdiv(num_slots, _BLOCK),),
+        query_start_loc,
+        query_start_loc.stride(0),
+        num_computed_tokens,
+        num_computed_tokens.stride(0),
+        block_table,
+        *block_table.stride(),
+        first_kept,
+        first_kept.stride(0),
+        out,
+        out.stride(0),
+        num_reqs,
+        first_step(num_reqs),
+        width,
+        num_slots,
+        rank,
+        BLOCK_SIZE=block_size,
+        RANKS=size,
+        INTERLEAVE=interleave,
+        MASKED=start_idx is not None,
+        BLOCK=_BLOCK,
+    )

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
 from .bisection import first_step, row_of
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 512
@@ -33,15 +32,17 @@ def write_request_indices(offsets: torch.Tensor, out: torch.Tensor, mapped: int,
     if not end:
         return
     rows = offsets.shape[0] - 1
-    with launching_on(out.device):
-        _request_indices_kernel[(triton.cdiv(end, _BLOCK),)](
-            offsets,
-            offsets.stride(0),
-            out,
-            out.stride(0),
-            rows,
-            first_step(rows),
-            mapped,
-            end,
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _request_indices_kernel,
+        out.device,
+        (cdiv(end, _BLOCK),),
+        offsets,
+        offsets.stride(0),
+        out,
+        out.stride(0),
+        rows,
+        first_step(rows),
+        mapped,
+        end,
+        BLOCK=_BLOCK,
+    )

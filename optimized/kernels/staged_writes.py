@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import launch
 from .pointers import int32_pointer
 from .versions import metadata_kernel
 
@@ -47,13 +47,15 @@ def write_staged(
 
     `packed` int32 holds `FIELDS` numbers of each write and then all block ids.
     """
-    with launching_on(packed.device):
-        _staged_writes_kernel[(writes,)](
-            packed,
-            tables,
-            widths,
-            num_blocks,
-            num_blocks.stride(0),
-            FIELDS=FIELDS,
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _staged_writes_kernel,
+        packed.device,
+        (writes,),
+        packed,
+        tables,
+        widths,
+        num_blocks,
+        num_blocks.stride(0),
+        FIELDS=FIELDS,
+        BLOCK=_BLOCK,
+    )

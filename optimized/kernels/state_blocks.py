@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 256
@@ -49,16 +48,18 @@ def write_state_blocks(
     """Fill `states` (R, 1 + K), dense and of the table's dtype, by one launch without a sync."""
     if not states.numel():
         return
-    with launching_on(states.device):
-        _state_blocks_kernel[(triton.cdiv(states.numel(), _BLOCK),)](
-            block_table,
-            *block_table.stride(),
-            seq_lens,
-            seq_lens.stride(0),
-            states,
-            states.numel(),
-            block_table.shape[1],
-            BLOCK_SIZE=block_size,
-            COUNT=states.shape[1],
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _state_blocks_kernel,
+        states.device,
+        (cdiv(states.numel(), _BLOCK),),
+        block_table,
+        *block_table.stride(),
+        seq_lens,
+        seq_lens.stride(0),
+        states,
+        states.numel(),
+        block_table.shape[1],
+        BLOCK_SIZE=block_size,
+        COUNT=states.shape[1],
+        BLOCK=_BLOCK,
+    )

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
 from .bisection import first_step, row_of
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 512
@@ -61,16 +60,18 @@ def write_positions(
     entries = max(pos.shape[0], seq_lens.shape[0])
     if not entries:
         return
-    with launching_on(pos.device):
-        _positions_kernel[(triton.cdiv(entries, _BLOCK),)](
-            idx_mapping,
-            query_start_loc,
-            num_computed_tokens,
-            pos,
-            seq_lens,
-            num_reqs,
-            first_step(num_reqs),
-            pos.shape[0],
-            seq_lens.shape[0],
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _positions_kernel,
+        pos.device,
+        (cdiv(entries, _BLOCK),),
+        idx_mapping,
+        query_start_loc,
+        num_computed_tokens,
+        pos,
+        seq_lens,
+        num_reqs,
+        first_step(num_reqs),
+        pos.shape[0],
+        seq_lens.shape[0],
+        BLOCK=_BLOCK,
+    )

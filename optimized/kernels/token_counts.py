@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 256
@@ -53,14 +52,16 @@ def count_on_device(
     num_reqs = idx_mapping.shape[0]
     if not num_reqs:
         return
-    with launching_on(num_sampled.device):
-        _token_counts_kernel[(triton.cdiv(num_reqs, _BLOCK),)](
-            idx_mapping,
-            cu_num_logits,
-            seq_lens,
-            prefill_len,
-            num_sampled,
-            num_rejected,
-            num_reqs,
-            BLOCK=_BLOCK,
-        )
+    launch(
+        _token_counts_kernel,
+        num_sampled.device,
+        (cdiv(num_reqs, _BLOCK),),
+        idx_mapping,
+        cu_num_logits,
+        seq_lens,
+        prefill_len,
+        num_sampled,
+        num_rejected,
+        num_reqs,
+        BLOCK=_BLOCK,
+    )

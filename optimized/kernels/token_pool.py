@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on
+from .launcher import cdiv, launch
 from .row_sums import tokens_before
 from .versions import metadata_kernel
 
@@ -70,20 +69,22 @@ def write_token_rows(
     rows, width = seq_lens.shape[0], table.shape[1]
     if not rows or not width:
         return
-    of_each = max(1, min(triton.cdiv(width, _BLOCK), _MOST_PROGRAMS // rows))
-    with launching_on(table.device):
-        _write_rows_kernel[(rows, of_each)](
-            table,
-            *table.stride(),
-            pool,
-            pool.stride(0),
-            prefixes,
-            prefix_lens,
-            prefix_lens.stride(0),
-            seq_lens,
-            seq_lens.stride(0),
-            new,
-            new.stride(0),
-            BLOCK=_BLOCK,
-            ROWS=_ROWS,
-        )
+    of_each = max(1, min(cdiv(width, _BLOCK), _MOST_PROGRAMS // rows))
+    launch(
+        _write_rows_kernel,
+        table.device,
+        (rows, of_each),
+        table,
+        *table.stride(),
+        pool,
+        pool.stride(0),
+        prefixes,
+        prefix_lens,
+        prefix_lens.stride(0),
+        seq_lens,
+        seq_lens.stride(0),
+        new,
+        new.stride(0),
+        BLOCK=_BLOCK,
+        ROWS=_ROWS,
+    )

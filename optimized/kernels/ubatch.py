@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from ..dispatch import launching_on, staging, upload
+from ..dispatch import staging, upload
+from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 256
@@ -72,20 +72,22 @@ def slice_rows_on_device(
     starts = torch.empty(total + len(counts), dtype=query_start_loc.dtype, device=device)
     lengths = torch.empty(total, dtype=seq_lens.dtype, device=device)
     slices = starts if len(bounds) == 1 else _table(bounds, before, device)
-    grid = (len(counts), triton.cdiv(max(counts) + 1, _BLOCK))
-    with launching_on(device):
-        _slice_rows_kernel[grid](
-            query_start_loc,
-            query_start_loc.stride(0),
-            seq_lens,
-            seq_lens.stride(0),
-            slices,
-            *bounds[0],
-            starts,
-            lengths,
-            ONE_SLICE=len(bounds) == 1,
-            BLOCK=_BLOCK,
-        )
+    grid = (len(counts), cdiv(max(counts) + 1, _BLOCK))
+    launch(
+        _slice_rows_kernel,
+        device,
+        grid,
+        query_start_loc,
+        query_start_loc.stride(0),
+        seq_lens,
+        seq_lens.stride(0),
+        slices,
+        *bounds[0],
+        starts,
+        lengths,
+        ONE_SLICE=len(bounds) == 1,
+        BLOCK=_BLOCK,
+    )
     rows = enumerate(zip(before, counts, strict=True))
     return [(starts[b + u : b + u + n + 1], lengths[b : b + n]) for u, (b, n) in rows]
 

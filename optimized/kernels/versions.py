@@ -25,7 +25,7 @@ _WARP = 32
 
 def metadata_kernel(function: Callable[..., Any]) -> Any:
     """Compile a kernel of integers, which gains nothing from aligned pointers or fixed strides."""
-    return triton.jit(function, do_not_specialize=_arguments(function))
+    return _jit(function, ())
 
 
 def data_kernel(*specialised: str) -> Callable[[Callable[..., Any]], Any]:
@@ -35,13 +35,22 @@ def data_kernel(*specialised: str) -> Callable[[Callable[..., Any]], Any]:
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        arguments = _arguments(function)
-        others = [name for name in arguments if name not in specialised]
-        kernel: Any = triton.jit(function, do_not_specialize=others)
-        kernel.unaligned = triton.jit(function, do_not_specialize=arguments)
+        kernel = _jit(function, specialised)
+        kernel.unaligned = _jit(function, ())
         return kernel
 
     return decorate
+
+
+def _jit(function: Callable[..., Any], specialised: Sequence[str]) -> Any:
+    """Return a kernel for `launcher.launch`, specialised for no argument but those named."""
+    arguments = _arguments(function)
+    others = [name for name in arguments if name not in specialised]
+    kernel: Any = triton.jit(function, do_not_specialize=others)
+    names = list(inspect.signature(function).parameters)
+    kernel.specialised = tuple([names.index(name) for name in specialised])
+    kernel.resolved = {}
+    return kernel
 
 
 def form_for(kernel: Any, alignment: int) -> Any:
@@ -62,8 +71,12 @@ def alignment_of(data: Sequence[torch.Tensor], strides: Iterable[int]) -> int:
 
 def lanes_for(most: int) -> int:
     """Return lanes for at most `most` entries, of a program of one warp that has no fewer."""
-    lanes: int = triton.next_power_of_2(most)
-    return max(_WARP, lanes)
+    return max(_WARP, power_of_two(most))
+
+
+def power_of_two(number: int) -> int:
+    """Return the smallest power of two that is at least `number`."""
+    return 1 << max(0, number - 1).bit_length()
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:
