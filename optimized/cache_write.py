@@ -8,6 +8,7 @@ import torch
 
 from attnproof.reference.checks.attention import check_cache_write
 
+from .checking import checks
 from .dispatch import on_device
 from .host.cache_rows import cache_rows
 from .host.cache_write import slots_fit, write_rows
@@ -16,6 +17,7 @@ __all__ = [
     "reshape_and_cache_flash",
 ]
 
+_checked = checks.follow(globals())
 _TENSOR, _INT64, _FLOAT32 = torch.Tensor, torch.int64, torch.float32
 _FLOATS: Final = (torch.float16, torch.bfloat16)
 _FP8: Final = (torch.float8_e4m3fn, torch.uint8)
@@ -42,7 +44,9 @@ def reshape_and_cache_flash(
     write = _Write(
         key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale
     )
-    if not _fits(write) or (on_device(key) and slot_mapping.is_cpu):
+    by_kernel = isinstance(key, _TENSOR) and on_device(key)
+    trusted = by_kernel and not _checked  # the loops on the host always look
+    if not trusted and (not _fits(write) or (by_kernel and slot_mapping.is_cpu)):
         check_cache_write(*write)
     if not slot_mapping.numel():
         return
@@ -50,8 +54,8 @@ def reshape_and_cache_flash(
         check_cache_write(*write)
         return
     scales = None if kv_cache_dtype == "auto" else (k_scale, v_scale)
-    rows = cache_rows(key, value, key_cache, value_cache)
-    if on_device(key):
+    rows = cache_rows(key, value, key_cache, value_cache, flat=not by_kernel)
+    if by_kernel:
         from .kernels.cache_write import write_rows_on_device
 
         write_rows_on_device(rows, slot_mapping, scales)

@@ -14,8 +14,9 @@ _WIDER: Final = (8, 4)
 class CacheRows(NamedTuple):
     """New tokens and both halves of the cache as words; strides are in words.
 
-    All four tensors are flat, from their first word to their last. The strides address
-    (T', n1, n0) words in keys and values, and (n1, n0) words in a slot of the caches.
+    The tensors are flat for loops on the host, from their first word to their last; a kernel
+    needs their addresses only. The strides address (T', n1, n0) words in keys and values, and
+    (n1, n0) words in a slot of the caches.
     """
 
     key: torch.Tensor
@@ -36,9 +37,14 @@ class CacheRows(NamedTuple):
 
 
 def cache_rows(
-    key: torch.Tensor, value: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    *,
+    flat: bool = True,
 ) -> CacheRows:
-    """Return the four tensors as words.
+    """Return the four tensors as words, flat if they cannot be viewed otherwise.
 
     Heads are merged into one run if all four tensors allow it, and elements are combined
     into the widest words that fit. If the dtypes of cache and keys differ (fp8), the cache
@@ -53,13 +59,14 @@ def cache_rows(
         key.element_size() if same else 0,
         tuple(_place(tensor) for tensor in tensors),
     )
-    flat = (_flat(key), _flat(value), _flat(key_cache), _flat(value_cache))
+    if flat or not plan.viewed:
+        key, value, key_cache, value_cache = map(_flat, tensors)
     if same:
         word = _INTEGERS[plan.word]
-        key, value, key_cache, value_cache = (tensor.view(word) for tensor in flat)
+        key, value = key.view(word), value.view(word)
     else:
-        key, value = flat[:2]
-        key_cache, value_cache = flat[2].view(torch.uint8), flat[3].view(torch.uint8)
+        word = torch.uint8
+    key_cache, value_cache = key_cache.view(word), value_cache.view(word)
     key_strides, value_strides, key_cache_strides, value_cache_strides = plan.strides
     return CacheRows(
         key,
@@ -102,6 +109,8 @@ class _Plan(NamedTuple):
     num_slots: int
     word: int
     """Size of a word in bytes, 0 for fp8."""
+    viewed: bool
+    """True if PyTorch views each tensor as words in its own shape."""
 
 
 @lru_cache(64)  # the layers of a model have few shapes
@@ -125,11 +134,14 @@ def _plan(
         slots_a_block = block_size
     strides = [(*major, *near) for major, near in zip(outer, inner, strict=True)]
     word = itemsize and _widest(sizes[1], strides, itemsize, places)
+    viewed = True
     if word > itemsize:
         ratio = word // itemsize
+        outside = (*key[:-1], *value[:-1], *key_cache[:-1], *value_cache[:-1])
+        viewed = not any(number % ratio for number in (shape[-1], *outside))
         sizes = (sizes[0], sizes[1] // ratio)
         strides = [(*(stride // ratio for stride in major), 1) for *major, _ in strides]
-    return _Plan(tuple(strides), sizes, slots_a_block, num_blocks * block_size, word)
+    return _Plan(tuple(strides), sizes, slots_a_block, num_blocks * block_size, word, viewed)
 
 
 def _merged(

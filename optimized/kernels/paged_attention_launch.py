@@ -34,7 +34,8 @@ def attend_on_device(a: Attention) -> None:
         return
     group = a.query.shape[1] // kv_heads
     most_rows = group * a.max_query_len
-    aligned = _alignment(a)
+    strides = _strides(a)
+    aligned = _alignment(a, strides)
     target = target_of(a.query.device)
     tiles = tiles_for(a.query.shape[2], most_rows, target, aligned=aligned > 1)
     tiles_each = cdiv(most_rows, tiles.rows)
@@ -44,7 +45,8 @@ def attend_on_device(a: Attention) -> None:
         programs = a.query.shape[0] * group // tiles.rows + num_reqs
         first_step = 1 << num_reqs.bit_length() >> 1
     splits = splits_for(programs * kv_heads, _most_keys(a), tiles.keys, a.query.device)
-    _attend(a, tiles, aligned, (programs, kv_heads, splits), first_step, tiles_each)
+    strides = [stride // aligned for stride in strides]
+    _attend(a, tiles, aligned, strides, (programs, kv_heads, splits), first_step, tiles_each)
 
 
 def _most_keys(a: Attention) -> int:
@@ -58,6 +60,7 @@ def _attend(
     a: Attention,
     tiles: Tiles,
     aligned: int,
+    strides: list[int],
     grid: tuple[int, int, int],
     first_step: int,
     tiles_each: int,
@@ -72,7 +75,6 @@ def _attend(
         kwargs: dict[str, Any] = {"dtype": torch.float32, "device": a.query.device}
         partial = torch.empty(tokens, heads, splits, head_size, **kwargs)
         partial_sums = torch.empty(tokens, heads, splits, **kwargs)
-    strides = [stride // aligned for stride in _strides(a)]
     score_scale, soft_cap = _scales(a)
     page_bits = block_size & (block_size - 1) == 0
     launch(
@@ -151,13 +153,13 @@ def _scales(a: Attention) -> tuple[float, float]:
     return a.scale / a.logits_soft_cap, a.logits_soft_cap * _LOG2_E
 
 
-def _alignment(a: Attention) -> int:
+def _alignment(a: Attention, strides: list[int]) -> int:
     """Return a common divisor of the strides of a head and its elements, 1 without wide loads."""
-    alignment = alignment_of((a.query, a.key_cache, a.value_cache, a.out), _strides(a))
+    alignment = alignment_of((a.query, a.key_cache, a.value_cache, a.out), strides)
     return alignment if alignment >= _LEAST_ALIGNMENT else 1
 
 
 def _strides(a: Attention) -> list[int]:
     """Return all strides of query, caches and result but those of the elements of a head."""
-    tensors = (a.query, a.key_cache, a.value_cache, a.out)
-    return [stride for tensor in tensors for stride in tensor.stride()[:-1]]
+    caches = (*a.key_cache.stride()[:-1], *a.value_cache.stride()[:-1])
+    return [*a.query.stride()[:-1], *caches, *a.out.stride()[:-1]]

@@ -64,9 +64,12 @@ def alignment_of(data: Sequence[torch.Tensor], strides: Iterable[int]) -> int:
     It is no larger than the widest load of the narrowest elements: a larger one would be a
     version of its own, and no faster.
     """
-    if any(tensor.data_ptr() % _ALIGNMENT for tensor in data):
-        return 1
-    return math.gcd(_ALIGNMENT // min(tensor.element_size() for tensor in data), *strides)
+    narrowest = _ALIGNMENT
+    for tensor in data:
+        if tensor.data_ptr() % _ALIGNMENT:
+            return 1
+        narrowest = min(narrowest, tensor.element_size())
+    return math.gcd(_ALIGNMENT // narrowest, *strides)
 
 
 def lanes_for(most: int) -> int:
