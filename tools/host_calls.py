@@ -87,7 +87,7 @@ def _meta(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
 
 
 def _batch_rows(vllm: dict[str, Any]) -> Iterator[Row]:
-    from attnproof.optimized import BlockTables, build_slot_mapping
+    from attnproof.optimized import BlockTables, build_slot_mapping, copy_blocks
 
     starts, lengths, table = _meta(65), _meta(64), _meta(64, 500)
     slots, positions = (_meta(2108, dtype=torch.int64) for _ in range(2))
@@ -98,6 +98,8 @@ def _batch_rows(vllm: dict[str, Any]) -> Iterator[Row]:
         if vllm
         else None,
     )
+    cache, pairs = _meta(2, 900, 16, 8, 128, dtype=torch.bfloat16), _meta(64, 2, dtype=torch.int64)
+    yield "copy_blocks of one layer", lambda: copy_blocks([cache], pairs), None
     sizes = ([16, 16], 64, 2108, [500, 500], torch.device("meta"))
     ours = BlockTables(*sizes)
     theirs = vllm["BlockTables"](*sizes) if vllm else None

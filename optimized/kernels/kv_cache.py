@@ -79,12 +79,12 @@ def copy_runs_on_device(runs: BlockRuns, pairs: torch.Tensor) -> None:
     All three are on one device; there is no sync.
     """
     source, target = runs
-    words = target[0, 0].numel() if target.shape[1] else 0
-    if not words:
+    blocks, n2, n1, n0 = target.shape[1:]
+    words = n2 * n1 * n0
+    if not blocks or not words:
         return
     *source_strides, source0 = source.stride()
     *target_strides, target0 = target.stride()
-    n2, n1, n0 = target.shape[2:]
     dense = source0 == target0 == 1
     aligned = alignment_of(runs, (n0, *source_strides, *target_strides)) if dense else 1
     launch(
