@@ -7,10 +7,12 @@ Triton compiles and launches the kernels as on an H100, with its own driver. The
 below it has empty functions, made with the C compiler that Triton needs; tensors are on
 torch's device "meta". So the times include Python, PyTorch's views and tensors, and all of
 Triton; on a GPU the calls into CUDA come on top: launches, allocations and copies, the address
-of each pointer, the current device and stream. Prints medians of interleaved calls in microseconds: the whole call without
-checks, the launches in it, the whole call when Triton launches by itself, the time that checks
-add, and vLLM's function for the same. Left out: operations that read values of the device, or
-call PyTorch's operators for it, whose cost on "meta" is another.
+of each pointer, the current device and stream.
+
+Prints medians of interleaved calls in microseconds: the whole call without checks, the launches
+in it, the whole call when Triton launches by itself, the time that checks add, and vLLM's
+function for the same. Left out: operations that read values of the device, or call PyTorch's
+operators for it, whose cost on "meta" is another.
 """
 
 from __future__ import annotations
