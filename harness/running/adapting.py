@@ -26,7 +26,7 @@ from attnproof.harness.running.engine_stub import STUB
 from attnproof.harness.running.errors import UsageError
 
 ADAPTED = "_attnproof_adapted"
-"""Attribute of a builder of a table: the candidate's own class."""
+"""Attribute of what a table offers: the candidate's own function or class."""
 NEW = "new"
 """Key of a class's table with the call that instantiates the candidate's class."""
 _OBJECT = "it"
@@ -138,7 +138,9 @@ def _class(path: Path, name: str, members: dict[str, str], module: Any) -> type[
     for member, text in members.items():
         place = _place(path, name, member)
         if member == NEW:
-            body["__init__"] = _initializer(place, inspect.signature(ours), text, module)
+            instantiate = _function(place, inspect.signature(ours), text, module)
+            body["__init__"] = _initializer(instantiate)
+            body[ADAPTED] = getattr(instantiate, ADAPTED)
         elif member in methods:
             signature = inspect.signature(getattr(ours, member))
             own = list(signature.parameters.values())[1:]
@@ -183,8 +185,7 @@ class _Metadata:
         return getattr(vars(self)[_OBJECT], name)
 
 
-def _initializer(place: str, signature: inspect.Signature, text: str, module: Any) -> Any:
-    function = _function(place, signature, text, module)
+def _initializer(function: Any) -> Any:
     return lambda self, *args, **kwargs: setattr(self, _OBJECT, function(*args, **kwargs))
 
 
@@ -210,7 +211,16 @@ def _function(place: str, signature: inspect.Signature, text: str, module: Any) 
     }
     file, _, line = place.partition(": ")[0].rpartition(":")
     source = "\n" * (int(line) - 1) + f"lambda _defaults: lambda {_head(signature)}: ({text})"
-    return eval(compile(source, file, "eval"), vars(module))(defaults)
+    function = eval(compile(source, file, "eval"), vars(module))(defaults)
+    names = (node.id for node in _parsed(text) if isinstance(node, ast.Name))
+    used = (vars(module).get(name) for name in names)
+    setattr(function, ADAPTED, next(filter(callable, used), function))
+    return function
+
+
+def _parsed(text: str) -> list[ast.AST]:
+    """Return the nodes of an expression, the outermost first."""
+    return list(ast.walk(ast.parse(f"({text})", mode="eval")))
 
 
 def _head(signature: inspect.Signature) -> str:
@@ -233,7 +243,7 @@ class _Default(str):
 
 def _check_names(place: str, signature: inspect.Signature, text: str, module: Any) -> None:
     """Raise AdapterError for a name that nothing defines, or a call that does not fit."""
-    nodes = list(ast.walk(ast.parse(f"({text})", mode="eval")))
+    nodes = _parsed(text)
     names = [node for node in nodes if isinstance(node, ast.Name)]
     bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
     bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}  # of a lambda

@@ -37,8 +37,8 @@ def place_of(module: Any, names: Iterable[str]) -> str:
 
 def _code(offered: Any) -> CodeType | None:
     """Return the code of a function, or the first code of a class."""
+    offered = getattr(offered, ADAPTED, offered)  # that of the candidate, not of its table
     if isinstance(offered, type):
-        offered = getattr(offered, ADAPTED, offered)  # that of the candidate, not of its table
         codes = [code for value in vars(offered).values() if (code := _code_of(value))]
         # A dataclass has generated methods, whose file is "<string>".
         in_files = [code for code in codes if not code.co_filename.startswith("<")]

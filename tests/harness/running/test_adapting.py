@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 
+from attnproof.harness.running.adapting import adapted, read_adapter
 from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.interface_choice import interface_line, with_interface
+from attnproof.harness.running.worker.places import place_of
 
 PLUGIN = """
 from attnproof.reference import BlockTables
@@ -44,6 +47,8 @@ def split_batch(offsets, tokens, *, most, uniform, prefilling):
     decoded = tokens if count == len(lengths) else int(offsets[count])
     return count, len(lengths) - count, decoded, tokens - decoded, "more"
 """
+PART = "def part_of(offsets, first, last):"
+INIT = "    def __init__(self, rows, sizes, **others):"
 FEW = ("--no-vary", "--seed=1", "--out=out")
 HEAD = 'module = "src/acme/tables.py"\n'
 ARGUMENTS = (
@@ -95,6 +100,18 @@ def test_names_arguments_and_a_class_are_those_of_the_table(verify):
     wrong = TABLE.replace("replace=overwrite", "replace=True").replace("slice.start", "slice.stop")
     code, _, verdicts = verify(wrong)
     assert (code, verdicts) == (1, {"slice_query_start_locs": "FAIL", "BlockTables": "FAIL"})
+
+
+def test_what_a_table_offers_has_the_place_of_the_candidates_own(tmp_path):
+    own, table = tmp_path / "acme_places.py", tmp_path / "acme.toml"
+    own.write_text(PLUGIN)
+    table.write_text(TABLE.replace("src/acme/tables.py", own.name))
+    spec = spec_from_file_location(own.stem, own)
+    spec.loader.exec_module(module := module_from_spec(spec))
+    offers = adapted(table, read_adapter(table), module)
+    lines = PLUGIN.splitlines()
+    assert place_of(offers, ["slice_query_start_locs"]) == f"{own}:{lines.index(PART) + 1}"
+    assert place_of(offers, ["BlockTables"]) == f"{own}:{lines.index(INIT) + 1}"
 
 
 @pytest.mark.parametrize(
