@@ -162,9 +162,11 @@ def pytest_collection_modifyitems(
         items += collected
 
 
-def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+def pytest_report_teststatus(
+    report: pytest.CollectReport | pytest.TestReport,
+) -> tuple[str, str, str] | None:
     """Count operations that a candidate does not offer apart from skipped tests."""
-    if report.skipped and UNOFFERED in report.user_properties:
+    if report.skipped and UNOFFERED in getattr(report, "user_properties", ()):  # of tests only
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
         return "not offered", "", f"NOT OFFERED ({reason.removeprefix('Skipped: ')})"
     return None

@@ -278,6 +278,8 @@ def _stale(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray)
     if _are_stale(right[where]).all():
         return "writes an entry that must keep its value"
     bad = wrong[where]
+    if (bad == UNWRITTEN_PATTERNS[0]).all():
+        return "the whole output left unwritten" if where.all() else "an entry left unwritten"
     if _are_stale(bad).any():
         return _STALE
     return "memory returned that was never written" if are_poison(bad).any() else ""

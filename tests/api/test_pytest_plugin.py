@@ -121,10 +121,11 @@ def test_a_mistake_is_one_line(pytester, options, message):
 def test_a_suite_that_does_not_use_it_imports_nothing(pytester):
     pytester.makepyfile(
         test_one="import sys\ndef test_one():\n    assert 'torch' not in sys.modules\n"
-        "    assert 'msgspec' not in sys.modules\n"
+        "    assert 'msgspec' not in sys.modules\n",
+        test_two="import pytest\npytest.skip('a whole module', allow_module_level=True)",
     )
-    done = pytester.run(sys.executable, "-m", "pytest", "-q", "-p", "no:hypothesispytest")
-    done.assert_outcomes(passed=1)
+    done = pytester.run(sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:hypothesispytest")
+    done.assert_outcomes(passed=1, skipped=1)
 
 
 @pytest.mark.slow

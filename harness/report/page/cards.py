@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from msgspec import structs
+
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import Difference, Finding
@@ -138,6 +140,7 @@ def _card(label: str, finding: Finding, room: _Budget) -> Card:
     wrong = [difference for difference in finding.outputs if not difference.equal]
     alone = not step_count(finding)
     fields, batch = _pictures(finding, wrong, prefix, room) if alone else ((), "")
+    undrawn = _merged(wrong)[_FIELDS:] if alone else []
     literal = _source_text("the literal of the input", lambda: case_literal(finding.case))
     literal = room.keep(literal, "literal of the input")
     example = _source_text("the @example line", lambda: example_line(finding.case))
@@ -156,7 +159,7 @@ def _card(label: str, finding: Finding, room: _Budget) -> Card:
         size=size_sentence(finding),
         source=_source(finding),
         fields=fields,
-        more_fields=tuple(difference.field for difference in wrong[_FIELDS:]) if alone else (),
+        more_fields=tuple(difference.field for difference in undrawn),
         equal_fields=tuple(d.field for d in finding.outputs if d.equal) if alone else (),
         shared=shared_mistake(finding.oracle, finding.outputs),
         sequence=sequence,
@@ -172,6 +175,19 @@ def _card(label: str, finding: Finding, room: _Budget) -> Card:
         log=room.keep(middle_out(finding.log, _LOG), "log"),
         left_out=tuple(room.left_out),
     )
+
+
+def _merged(wrong: list[Difference]) -> list[Difference]:
+    """Return the wrong fields, those with equal values (a result and its buffer) as one."""
+    merged: list[Difference] = []
+    for difference in wrong:
+        for place, other in enumerate(merged):
+            if structs.replace(difference, field=other.field) == other:
+                merged[place] = structs.replace(other, field=f"{other.field}, {difference.field}")
+                break
+        else:
+            merged.append(difference)
+    return merged
 
 
 def _source_text(what: str, make: Callable[[], str]) -> str:
@@ -192,7 +208,8 @@ def _pictures(
     finding: Finding, wrong: list[Difference], prefix: str, room: _Budget
 ) -> tuple[tuple[FieldPicture, ...], str]:
     """Return the pictures of the wrong fields and of the batch."""
-    fields = tuple(field_picture(d, f"{prefix}-{i}") for i, d in enumerate(wrong[:_FIELDS]))
+    merged = _merged(wrong)[:_FIELDS]
+    fields = tuple(field_picture(d, f"{prefix}-{i}") for i, d in enumerate(merged))
     batch = drawn("the picture of the batch", lambda: _batch(finding, wrong, prefix))
     if room.take(len(batch) + sum(len(field.svg) for field in fields), "pictures"):
         return fields, batch

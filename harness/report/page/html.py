@@ -52,6 +52,7 @@ _STYLES = (
 _SCRIPTS = ("page.js",)
 _SECTIONS = (
     "failures",
+    "advice",
     "deviations",
     "matrix",
     "performance",
@@ -60,6 +61,7 @@ _SECTIONS = (
     "appendix",
     "specification",
 )
+_FIRST_OF_BENCH = ("failures", "performance")
 _REASON_LABELS = {
     "Failed": "Failed because",
     "Slower": "Slower than the baseline allows",
@@ -77,7 +79,9 @@ def render_html(run: Run, oracles: Mapping[str, str]) -> str:
     with collected_faults() as faults:
         facts = _facts(run, oracles)
         facts["drawn_cards"] = [_card(templates, card, facts) for card in facts["cards"]]
-        sections = [_section(templates, name, facts) for name in _SECTIONS]
+        first = _FIRST_OF_BENCH if run.bench else ()
+        names = dict.fromkeys((*first, *_SECTIONS))
+        sections = [_section(templates, name, facts) for name in names]
         # Rendered last, because it lists the faults of the others.
         header = attempt(
             "the header",

@@ -86,7 +86,7 @@ def view_difference(difference: Difference, width: int, separator: int = 2) -> D
     cells = [cell for row in rows for cell in row]
     lines = _lines(rows, width, separator)
     first_line = next((i for i, line in enumerate(lines) if line.wrong), 0)
-    first = max(0, min(first_line - _BEFORE, len(lines) - MAX_LINES))
+    first = max(0, first_line - _BEFORE)
     last = min(len(lines), first + MAX_LINES)
     while last > first_line + 2 and not (lines[last - 1].wrong or lines[last - 2].wrong):
         last -= 1

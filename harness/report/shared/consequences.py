@@ -51,7 +51,7 @@ _BY_DIAGNOSIS = (
     _Rule(("raises ",), "An engine step with such a batch ends with this exception."),
     _Rule(("32-bit overflow",), "In a large cache the address wraps, and points at other memory."),
     _Rule(
-        ("stale", "earlier request", "never written"),
+        ("stale", "earlier request", "never written", "left unwritten"),
         "The result depends on what earlier batches left in memory, so it is wrong only sometimes.",
     ),
     _Rule(("another request's", "request that", "two requests"), _OVERWRITTEN, _SLOTS),

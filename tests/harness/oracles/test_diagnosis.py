@@ -36,6 +36,8 @@ def ints(*values, dtype=torch.int32):
         ("seq_lens", ints(8, 6), ints(6, 8), "wrong order"),
         ("seq_lens", ints(8, 6), ints(9, 6), "off by one token"),
         ("seq_lens", ints(8, 6), ints(0x5A5A5A5B, 6), "stale entry read"),
+        ("out", ints(8, 6), ints(8, 0x5A5B5A5B), "an entry left unwritten"),
+        ("out", ints(8, 6), ints(0x5A5B5A5B, 0x5A5B5A5B), "the whole output left unwritten"),
         ("out", ints(8, 0x5A5A5A5B), ints(8, 0), "writes an entry that must keep its value"),
         ("seq_lens", ints(8, 6), ints(0x5C5C5C5C, 6), "memory returned that was never written"),
         ("encoder_seq_lens", np.array([3]), np.array([3], dtype=np.int16), "narrowed dtype"),

@@ -13,6 +13,7 @@ import pytest
 
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.run import OracleCount
+from attnproof.harness.report.page.cards import build_cards
 from attnproof.harness.report.page.html import render_html
 from tests.harness.report.runs import ORACLES, make_difference, make_finding, make_result, make_run
 
@@ -187,6 +188,13 @@ def test_a_program_of_one_call_is_on_its_card_or_the_reason_why_there_is_none():
     assert "import torch" in page.data["code"]
     assert f"cases/{findings[0].case_id}.py" in page.data["code"]
     assert "No program without attnproof: a reason." in page.text
+
+
+def test_fields_with_the_same_mistake_are_drawn_once():
+    outputs = [make_difference(name, [1, 2], [1, 3]) for name in ("result", "out")]
+    outputs.append(make_difference("other", [1, 2], [0, 2]))
+    [card] = build_cards([make_finding(outputs=outputs)])
+    assert [field.name for field in card.fields] == ["result, out", "other"]
 
 
 def test_only_oracles_without_a_reference_report_its_mistakes(failing):

@@ -48,6 +48,16 @@ def test_without_timings_the_section_is_one_line(passing):
     assert "Geometric mean" not in text
 
 
+def test_a_page_with_timings_begins_with_them(passing, slower):
+    def order(run):
+        return re.findall(r'<section id="(\w+)"', render_html(run, ORACLES))
+
+    assert order(slower).index("performance") < order(slower).index("matrix")
+    assert order(passing).index("performance") > order(passing).index("matrix")
+    for headline in build_performance(slower).headlines:
+        assert f"{headline.ratio} as fast" in shown(slower).partition("Machine and command")[0]
+
+
 def test_every_chart_is_a_picture_with_words_and_a_table(slower):
     all_charts = charts(slower)
     assert len({chart.key for chart in all_charts}) == len(all_charts) > 15

@@ -135,6 +135,12 @@ def test_a_vector_is_cut_into_lines_around_the_first_difference():
     assert any(line.wrong for line in view.lines)
 
 
+def test_few_lines_stand_before_a_difference_at_the_end():
+    right = list(range(1000))
+    view = view_difference(make_difference("out", right, [*right[:-1], -7]), 40)
+    assert [line.wrong for line in view.lines] == [False, False, True]
+
+
 def test_a_matrix_keeps_its_rows():
     difference = make_difference("block_table_tensor", [[1, 2], [3, 4]], [[1, 2], [3, 9]])
     view = view_difference(difference, 80)
