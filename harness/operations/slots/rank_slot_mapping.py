@@ -114,8 +114,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
             bug = " (K30)" if size > 1 and interleave == 4 else ""
             yield f"{size} ranks in turns of {interleave}{bug}", _case(mixed, size, interleave)
     yield "buffer with a stale tail (K17)", _case(mixed, 2, 2, out_spare=5)
-    yield "padded length", _case(mixed, 2, 2, num_padded=4)
-    yield "padded length in a longer buffer", _case(mixed, 2, 2, num_padded=2, out_spare=6)
+    yield "padded length", _case(mixed, 2, 2, num_padded=70)
+    yield "padded length in a longer buffer", _case(mixed, 2, 2, num_padded=1030, out_spare=1040)
     yield "window", _case(mixed, 2, 2, start_idx=[0, 3, 0, 11])
     yield "window in a buffer", _case(mixed, 2, 2, start_idx=[0, 3, 0, 11], out_spare=2)
     yield "sequence longer than its row's columns (K14)", _case(mixed, 2, columns=1)
