@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import partial
 from operator import index
 from typing import Any
@@ -23,6 +23,7 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.builders.captured_graph import copy_of, replayed
 from attnproof.harness.operations.builders.usual_fields import (
     BOUNDS,
     FIELDS,
@@ -43,8 +44,6 @@ _MOST_ROWS, _MOST_TOKENS = 256, 8192
 """Least maxima that the engine's config has."""
 _FREE = "counts"
 """Output with the numbers for which there are several right values."""
-_UNIFORM_SINGLE, _UNIFORM = 1, 2
-"""Values of `AttentionCGSupport` for graphs of decodes, and of queries of one length."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,21 +183,23 @@ def _use(offered: Any, call: Call) -> Outputs:
             builder.build(0, other)
         built.append(_outputs(builder.build(0, metadata), builder, call))
     first, again = built
-    replayed = _replayed(builder, call)
-    later = _replayed(builder, call, larger=True)
+    graph = replayed(builder, call)
+    later = replayed(builder, call, larger=True)
     ours = _outputs(metadata, None, call)
     outputs = ours | first
     for prefix, values, before in (
         (_AGAIN, again, first),
-        (_REPLAYED, replayed, first),
-        (_REPLAYED_LATER, later, first | replayed),
+        (_REPLAYED, graph, first),
+        (_REPLAYED_LATER, later, first | graph),
     ):
         for name, value in ours.items():
             if name == _FREE:
                 continue
             # What is wrong before is a finding there, and not a second one here.
             sound = _same(before.get(name, value), value)
-            outputs[f"{prefix}{name}"] = values[name] if sound and name in values else _copy(value)
+            outputs[f"{prefix}{name}"] = (
+                values[name] if sound and name in values else copy_of(value)
+            )
     return outputs
 
 
@@ -222,78 +223,6 @@ def _same(value: Any, expected: Any) -> bool:
     if isinstance(value, torch.Tensor) and isinstance(expected, torch.Tensor):
         return value.shape == expected.shape and torch.equal(value, expected)
     return type(value) is type(expected) and bool(value == expected)
-
-
-def _replayed(builder: Any, call: Call, *, larger: bool = False) -> Outputs:
-    """Return the tensors that a graph reads, captured on a dummy batch, in the batch's step.
-
-    An engine copies each batch into the same buffers, and builds before it replays a graph. With
-    `larger` a batch of the largest size is built in other memory after the capture.
-    """
-    metadata = call["common_attn_metadata"]
-    capture = getattr(builder, "build_for_cudagraph_capture", None)
-    if capture is None or not _has_graphs(builder, call):
-        return {}
-    buffers = _dummy(metadata)
-    held = held_fields(capture(buffers))
-    captured, addresses = read_tensors(held, call.facts), _addresses(held)
-    if larger:
-        builder.build(0, call.facts.lay_out_larger()[0])
-    for name, buffer in _memory(buffers).items():
-        value = getattr(metadata, name)
-        buffer[...] = value
-    for name in ("max_query_len", "max_seq_len"):
-        setattr(buffers, name, getattr(metadata, name))
-    builder.build(0, buffers)
-    # Memory that was moved, as by `resize_`, is not what the graph reads.
-    moved = {name for name, address in _addresses(held).items() if address != addresses[name]}
-    read = read_tensors(held, call.facts)
-    return {name: captured[name] if name in moved else value for name, value in read.items()}
-
-
-def _addresses(held: dict[str, Any]) -> dict[str, int | None]:
-    return {n: v.data_ptr() if isinstance(v, torch.Tensor) else None for n, v in held.items()}
-
-
-def _has_graphs(builder: Any, call: Call) -> bool:
-    """True if the builder says that graphs of such batches can be captured."""
-    asked = getattr(builder, "get_cudagraph_support", None)
-    support: Any = 0
-    if asked is not None:
-        support = asked(call["vllm_config"], call["kv_cache_spec"])
-    else:
-        for name in ("cudagraph_support", "_cudagraph_support"):
-            support = getattr(builder, name, support)
-    level = getattr(support, "value", support)
-    queries = set(call.facts.batch.query_lens)
-    if not level or not queries or 0 in queries:
-        return False
-    if level == _UNIFORM_SINGLE:
-        return queries == {1}
-    return level != _UNIFORM or len(queries) == 1
-
-
-def _dummy(metadata: Any) -> Any:
-    """Return a batch of the same queries, without contexts and blocks, in memory of its own."""
-    buffers = replace(metadata, **{name: _copy(v) for name, v in _memory(metadata).items()})
-    for name in ("block_table_tensor", "num_computed_tokens_cpu"):
-        getattr(buffers, name).zero_()
-    buffers.slot_mapping.fill_(-1)
-    queries = buffers.query_start_loc.diff()
-    buffers.seq_lens.copy_(queries)
-    buffers.seq_lens_cpu.copy_(queries)
-    return buffers
-
-
-def _memory(metadata: Any) -> dict[str, Any]:
-    values = {f.name: getattr(metadata, f.name) for f in fields(metadata)}
-    return {name: value for name, value in values.items() if hasattr(value, "shape") and value.ndim}
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    return value.copy() if hasattr(value, "copy") else value
 
 
 def _clocked(offered: Any, call: Call) -> Any:
