@@ -72,7 +72,8 @@ def _verified(order: Order) -> Answer:
         done.output.discard()
     run = done.run if order.kept else _without_files(done.run)
     summary = attempt("the summary", lambda: closing_summary(run, place), str)
-    if not order.kept:
+    if not order.kept:  # the folder is gone
+        summary = summary.replace(f": {place / 'index.html'}#advice", ": see run.advice")
         summary = summary.rpartition("\nreport: ")[0] or summary
     return Answer(
         run=run,

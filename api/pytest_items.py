@@ -59,8 +59,8 @@ def planned(names: list[str], definitions: list[str], values: dict[str, str], fo
     typed = list(dict.fromkeys(names))
     try:
         use_operations(held.definitions + definitions)
-        operations = pick_operations(ops)
         resolved = [candidate.name for candidate in resolve(typed, device, stub)]
+        operations = pick_operations(ops)  # those of metadata builders too, which `resolve` adds
     except UsageError as error:
         raise pytest.UsageError(f"attnproof: {error}") from None
     deviations = values["deviations"]

@@ -160,7 +160,17 @@ def verify(
             progress=progress,
             answer=str(Path(folder) / "answer"),
         )
-        return _run_of(_answer(order))
+        return _run_of(_answer(_checked(order)))
+
+
+def _checked(order: Order) -> Order:
+    """Return the order; raise UsageError for a value of another type."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(order), type=Order)
+    except (TypeError, msgspec.ValidationError) as error:
+        what, _, place = str(error).partition(" - at `$.")
+        name = place.rstrip("`").partition("[")[0]
+        raise UsageError(f"{name}: {what}" if name else what) from None
 
 
 def _names(deviations: _Path | Sequence[_Path]) -> list[str]:

@@ -280,6 +280,28 @@ def _check_call(place: str, call: ast.Call, function: Any) -> None:
         raise AdapterError(f"{place}: {ast.unparse(call.func)}{theirs}: {problem}") from None
 
 
+def unused_notes(candidates: Iterable[str]) -> list[str]:
+    """Return a sentence for each expression of tables that leaves arguments of its call unused.
+
+    `candidates` are as typed. Raises UsageError for a table that is refused.
+    """
+    tables = [
+        (path, read_adapter(path)) for path in map(Path, candidates) if path.suffix == ".toml"
+    ]
+    return [
+        f"{_place(path, name)}: the expression uses no {', '.join(unused)}: the cases that set "
+        f"{'it' if len(unused) == 1 else 'them'} may fail"
+        for path, adapter in tables
+        for name, text in adapter.functions.items()
+        if (unused := _unused(name, text))
+    ]
+
+
+def _unused(name: str, text: str) -> list[str]:
+    used = {node.id for node in _parsed(text) if isinstance(node, ast.Name)}
+    return [p for p in inspect.signature(getattr(reference, name)).parameters if p not in used]
+
+
 def _check_expression(place: str, text: str) -> None:
     try:
         ast.parse(f"({text})", mode="eval")

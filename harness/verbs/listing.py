@@ -34,6 +34,8 @@ def show_operations(options: ListOptions) -> None:
         raise UsageError("--markdown lists no candidates: leave out --candidate")
     use_operations(options.definitions)
     names = options.operations
+    # First, since it adds the operations of metadata builders.
+    named = resolve(options.candidates, "auto", options.stub) if options.candidates else []
     try:
         entries = [entry_of(operation) for operation in pick_operations(",".join(names))]
     except DefinitionError as error:  # of a function of `values`, on a later case
@@ -41,8 +43,8 @@ def show_operations(options: ListOptions) -> None:
     if options.markdown:
         say(page(entries).removesuffix("\n"))
         return
-    if options.candidates:
-        candidates = with_interface(resolve(options.candidates, "auto", options.stub), "")
+    if named:
+        candidates = with_interface(named, "")
         offers = {candidate.name: _offers(candidate) for candidate in candidates}
         for note in untried_notes(candidates):
             say(f"note: {note}")

@@ -144,8 +144,10 @@ def _first_finding(interim: Outcome) -> str:
 
 
 def _lines(outcome: Outcome) -> list[str]:
+    own = f"{outcome.result.name} [{outcome.result.candidate}]: "
+    notes = [f"    note: {n.removeprefix(own)}" for n in outcome.notes if n.startswith(own)]
     findings = [f"    {_described(finding)}" for finding in outcome.findings]
-    return [line(outcome.result), *map(escape_line, findings)]
+    return [line(outcome.result), *map(escape_line, [*notes, *findings])]
 
 
 def _described(finding: Finding) -> str:

@@ -13,6 +13,7 @@ from attnproof.harness.model.run import Run
 from attnproof.harness.phases import profiled
 from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.running import interrupt
+from attnproof.harness.running.adapting import unused_notes
 from attnproof.harness.verbs.ci import publish
 from attnproof.harness.verbs.closing_summary import closing_summary
 from attnproof.harness.verbs.messages import say
@@ -63,6 +64,8 @@ def _verify(
 def _verified(
     options: VerifyOptions, command: str, timing: TimingOptions | None, minimise_known: bool
 ) -> tuple[int, Path]:
+    for note in () if options.quiet else unused_notes(options.candidates):
+        say(f"note: {note}")
     done = run_verification(
         options,
         no_progress if options.quiet else run_progress,

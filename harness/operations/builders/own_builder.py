@@ -29,7 +29,9 @@ from attnproof.harness.operations.builders.usual_fields import (
     FIELDS,
     NUMBERS,
     SPLIT,
+    TENSORS,
     held_fields,
+    other_tensors,
     possible_splits,
     read_tensors,
 )
@@ -40,7 +42,7 @@ from attnproof.reference import BatchMetadataBuilder
 _AGAIN, _REPLAYED = "second build.", "replayed graph."
 _REPLAYED_LATER = "graph replayed after a larger batch."
 """Prefixes of fields of a second build, and of metadata that a graph was captured with."""
-_MOST_ROWS, _MOST_TOKENS = 256, 8192
+_MOST_ROWS, _MOST_TOKENS = 64, 1024
 """Least maxima that the engine's config has."""
 _FREE = "counts"
 """Output with the numbers for which there are several right values."""
@@ -84,7 +86,11 @@ def builder_operation(name: str) -> Operation:
             methods=("build",),
             clocked=Clocked(_clocked, _clocked_outputs),
         ),
-        contract=Contract(invariants=_invariants, diagnose=_diagnose),
+        contract=Contract(
+            invariants=_invariants,
+            diagnose=_diagnose,
+            uncompared=partial(_uncompared, name),
+        ),
         built_in=BuiltIn(absent="it is the candidate's own; the reference returns the batch"),
     )
 
@@ -214,7 +220,12 @@ def _outputs(metadata: Any, builder: Any, call: Call) -> Outputs:
     threshold = getattr(builder, "reorder_batch_threshold", None)
     # Here, where what is no integer is an error of the candidate's.
     counts = {name: index(held[name]) for name in (*BOUNDS, *SPLIT) if name in held and builder}
-    free = Free(**counts, threshold=None if threshold is None else index(threshold))
+    free = Free(
+        **counts,
+        threshold=None if threshold is None else index(threshold),
+        absent=[name for name in TENSORS if name not in held],
+        others=other_tensors(metadata),
+    )
     outputs = read_tensors(held, call.facts) | {n: held[n] for n in NUMBERS if n in held}
     return outputs | {_FREE: free}
 
@@ -280,6 +291,18 @@ def _invariants(call: Call, outputs: Outputs) -> Iterable[Violation]:
             )
             return
     yield Violation("num_decodes", f"the counts are of no split, {split}")
+
+
+def _uncompared(name: str, outputs: Outputs) -> str:
+    """Return a clause on tensors of the metadata that are under names of its own."""
+    values = outputs[_FREE].values
+    absent, others = values["absent"], values["others"]
+    if not absent or not others:
+        return ""
+    return (
+        f"not compared: {', '.join(others)}; of the usual fields it lacks {', '.join(absent)}, "
+        f"which a table [builders.{name}] can name"
+    )
 
 
 def _diagnose(_call: Call, place: Place, _expected: Any, _got: Any) -> str:

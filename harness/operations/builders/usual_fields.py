@@ -32,6 +32,18 @@ def held_fields(metadata: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not MISSING}
 
 
+def other_tensors(metadata: Any) -> list[str]:
+    """Return the names of the tensors of metadata that are under no usual name."""
+    usual = {name for names in TENSORS.values() for name in names}
+    own: Any = getattr(metadata, "__dataclass_fields__", None)
+    names = [*(getattr(metadata, "__dict__", ()) if own is None else own)]
+    return [n for n in names if n not in usual and _is_tensor(getattr(metadata, n, None))]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.ndim > 0
+
+
 def _first(metadata: Any, names: tuple[str, ...]) -> Any:
     values = [getattr(metadata, name, None) for name in names]
     return next((value for value in values if value is not None), MISSING)

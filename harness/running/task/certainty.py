@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from attnproof.harness.model.case import Case, Sourced
-from attnproof.harness.model.verdict import PROCESS, Failure, Verdict
+from attnproof.harness.model.verdict import PROCESS, Failure, Kind, Verdict
 from attnproof.harness.running.task.candidate_process import LATE
 from attnproof.harness.running.task.earlier_calls import SEARCH_SECONDS, with_earlier_calls
 from attnproof.harness.running.task.shrink import SHRINK_SECONDS
@@ -60,15 +60,17 @@ class Certainty:
             return verdict
         if death.root in self._after_others:  # the case alone does not show it
             return verdict if case.before else worker.judge(case)
+        is_advice = death.kind not in worker.candidate.judged
+        if is_advice and death.field == LATE:  # it is not worth another timeout
+            if case.fault:
+                self._learn_limit()
+            return verdict
         replaced = worker.deaths > deaths
         history = worker.calls_before(case)
         first = all(earlier.fault for earlier in history)
-        is_advice = bool(case.fault) and death.kind not in worker.candidate.judged
         if death.field == LATE and first:  # it may have compiled something
             self._first_hangs = True
             worker.restart(TIMES_FIRST_CALL * self._timeout_s)
-        elif death.field == LATE and is_advice:
-            self._learn_limit()
         elif death.field == LATE:
             worker.timeout_s = self._timeout_s * _SECOND_SHARE
         if not replaced:  # it lives: memory that was not there, or a forked copy
@@ -76,24 +78,41 @@ class Certainty:
         again = worker.judge(case)
         if any(failure.root == death.root for failure in again.failures):
             self._confirmed.add(death.root)
-            if death.field == LATE and (is_advice or not first):
+            if death.field == LATE and not first:
                 self._learn_limit()
             return verdict
+        if is_advice:
+            return again
         if death.field == LATE and first:
             self._first_hangs = False
             return again
-        end = time.monotonic() + SEARCH_SECONDS
-        after = with_earlier_calls(case, history, lambda calls: self._shows(death, calls), end)
-        worker.timeout_s = self._timeout_s
-        if after is not None:
-            self._after_others[death.root] = after
-            shown, after = self._of_an_engine(death, after, history)
-            self._after_others[shown.root] = after
-            if death.field == LATE:
-                self._learn_limit()
+        shown = self._shown_after_others(death, case, self._judged(history))
+        if shown is not None:
             return msgspec.structs.replace(verdict, failures=(shown,))
         self.unrepeated.append(f"{death.message} in case {case.id}")
         return again
+
+    def _shown_after_others(
+        self, death: Failure, case: Case, history: list[Case]
+    ) -> Failure | None:
+        """Return the death that the case shows after some of its history, None if it shows none."""
+        end = time.monotonic() + SEARCH_SECONDS
+        after = with_earlier_calls(case, history, lambda calls: self._shows(death, calls), end)
+        self._worker.timeout_s = self._timeout_s
+        if after is None:
+            return None
+        self._after_others[death.root] = after
+        shown, after = self._of_an_engine(death, after, history)
+        self._after_others[shown.root] = after
+        if death.field == LATE:
+            self._learn_limit()
+        return shown
+
+    def _judged(self, calls: list[Case]) -> list[Case]:
+        """Return the calls that can fail the candidate: others may have damaged its process."""
+        if Kind.CONTRACT in self._worker.candidate.judged:
+            return calls
+        return [call for call in calls if not self._worker.why_unreal(call)]
 
     def _learn_limit(self) -> None:
         """Limit the calls of a candidate that hangs: it may hang often."""

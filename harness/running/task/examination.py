@@ -42,6 +42,9 @@ _MOST_DEATHS = 80
 _MOST_UNREAL_DEATHS = 20
 """Worker deaths by cases of no engine, where those fail no candidate, after which such cases are
 left out."""
+_UNREAL_S = 5.0
+"""Least timeout of an interpreted kernel on a case of no engine, where it loops over what its
+addresses happen to hold, and where that fails no candidate."""
 _MOST_VERDICTS = 20_000
 """Verdicts kept in memory, so that shrinking judges no case twice."""
 
@@ -79,6 +82,9 @@ class Examination:
     left_out: Counter[str] = field(default_factory=Counter)
     """Malformed cases that were not run, by the argument: the candidate hangs on another of its
     malformed values, and that does not fail it."""
+    spared: Counter[str] = field(default_factory=Counter)
+    """Well-formed cases of no engine that were not run, by the reason: the candidate dies of
+    another one, and that does not fail it."""
     _unreal_deaths: int = 0
     """Worker deaths by cases of no engine, where those fail no candidate."""
     _report_due: float = 0.0
@@ -145,20 +151,25 @@ class Examination:
             return self.verdicts[case.id].unknown
         if self._is_left_out(case):
             self.left_out.update({self._malformed(case)} & self.left_out.keys())
+            self.spared.update({self._why_spared(case)} & self.spared.keys())
             return ()
         deaths = self.worker.deaths
         following, self._following = self._following, None
         if following is not None and (
-            following.case.id in self.verdicts or self._is_left_out(following.case)
+            following.case.id in self.verdicts
+            or self._is_left_out(following.case)
+            or (self._is_advised(case) and self._is_interpreted)
         ):
             following = None
         # Edge cases have the same places in each run: otherwise half are never poisoned.
         first_turn = self.settings.seed if self.settings.sparse else 0
+        limit = self.worker.timeout_s
+        if self._is_advised(case) and self._is_interpreted:
+            self.worker.timeout_s = min(limit, max(_UNREAL_S, 3 * self.worker.slowest_s))
         explained = self._run(sourced, first_turn + self.counts.cases, following)
         if self._is_advised(case):
-            self._unreal_deaths += self.worker.deaths - deaths
-            if case.fault and any(failure.field == LATE for failure in explained.advice):
-                self.left_out.setdefault(self._malformed(case), 0)
+            self.worker.timeout_s = limit if not case.fault else self.worker.timeout_s
+            self._note_advice(case, explained, self.worker.deaths - deaths)
         self.counts.add_case(sourced, shrinking=shrinking)
         self.counts.add_verdict(explained, sourced, shrinking=shrinking)
         if time.monotonic() >= self._report_due:
@@ -169,14 +180,30 @@ class Examination:
         """True if no engine makes the case, where such cases fail no candidate."""
         return Kind.CONTRACT not in self.candidate.judged and bool(self.operation.why_unreal(case))
 
+    @property
+    def _is_interpreted(self) -> bool:
+        return self.candidate.lane == "interpreter"
+
+    def _note_advice(self, case: Case, explained: Explained, deaths: int) -> None:
+        """Note what a case of no engine has done to the candidate's process."""
+        self._unreal_deaths += deaths
+        if case.fault:
+            if any(failure.field == LATE for failure in explained.advice):
+                self.left_out.setdefault(self._malformed(case), 0)
+        elif deaths:
+            self.spared.setdefault(self._why_spared(case), 0)
+
     def _is_left_out(self, case: Case) -> bool:
         """True if the candidate has died of cases of no engine too often to run this one too."""
         if not self._is_advised(case):
             return False
-        if self._unreal_deaths >= _MOST_UNREAL_DEATHS:
+        if self._unreal_deaths >= _MOST_UNREAL_DEATHS or self._why_spared(case) in self.spared:
             return True
         # A hang lasts for the whole timeout, and a check that one value lacks, others lack too.
         return bool(self.left_out) and self._malformed(case) in self.left_out
+
+    def _why_spared(self, case: Case) -> str:
+        return "" if case.fault else self.operation.why_unreal(case)
 
     def _malformed(self, case: Case) -> str:
         """Return the argument that is malformed, several with commas, "" for a well-formed case."""
@@ -261,6 +288,9 @@ class Examination:
         if self.worker.has_children and self._parent is None:
             self._parent = sourced
         explained = self.explain(case, verdict.failures)
+        if explained.advice and self._is_interpreted and self._is_advised(case):
+            # A kernel that trusts its input has read an address from it, and may have written.
+            self.worker.restart_warm()
         self.ledger.settle(case, explained)
         self.counts.add_checks(verdict.checks)
         if len(self.verdicts) < _MOST_VERDICTS:

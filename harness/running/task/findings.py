@@ -97,10 +97,17 @@ def advice_of(examination: Examination, *, with_outputs: bool = True) -> list[Fi
 
 def _with_left_out(examination: Examination, finding: Finding) -> Finding:
     """Return the finding; of a hang with the number of cases that were not run because of it."""
-    words = [f"{count} of {name}" for name, count in examination.left_out.items() if count]
-    if finding.root[1:] != (PROCESS, LATE) or not words:
+    if finding.root[1] != PROCESS:
         return finding
-    message = f"{finding.message}; further malformed cases not run: {', '.join(words)}"
+    words = [f"{count} of {name}" for name, count in examination.left_out.items() if count]
+    kinds = "malformed cases"
+    if not finding.case.fault:
+        words, kinds = [str(examination.spared[finding.unreal])], "cases of this kind"
+    elif finding.root[2] != LATE:
+        words = []
+    if not any(word != "0" for word in words):
+        return finding
+    message = f"{finding.message}; further {kinds} not run: {', '.join(words)}"
     return msgspec.structs.replace(finding, message=message)
 
 

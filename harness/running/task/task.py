@@ -143,6 +143,7 @@ def examine(
                 text = f"{operation.name} [{candidate.name}]: ran with the reference's "
                 notes.append(f"{text}{', '.join(exchanged)}; the candidate's {FAIL_ALONE}")
             conclusion = _concluded(examination, settings, steps, corpus)
+            notes += _uncompared(examination)
             small = not settings.usual_depth or examination.costly_share > 1
             try:
                 parts = _explained(examination, conclusion, small=small)
@@ -165,6 +166,20 @@ def examine(
             worker.stop()
         ledger.close()
     return outcome(conclusion, parts)
+
+
+def _uncompared(examination: Examination) -> list[str]:
+    """Return a note on what of the candidate's outputs is not compared."""
+    operation = examination.operation
+    name, case = next(iter(operation.inputs.boundaries()), ("", None))
+    if case is None:
+        return []
+    sourced = examination.in_interface(Sourced(case, "boundary", name))
+    outputs = {
+        str(place): value for place, value in examination.worker.outputs(sourced.case).items()
+    }
+    clause = operation.contract.uncompared(outputs) if outputs else ""
+    return [f"{operation.name} [{examination.candidate.name}]: {clause}"] if clause else []
 
 
 def _result(
