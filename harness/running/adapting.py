@@ -160,7 +160,7 @@ def _builder(path: Path, name: str, members: dict[str, str], module: Any) -> typ
     builder = _class(path, name, new, module)
     setattr(builder, ADAPTED, getattr(module, name, builder))
     readers = {
-        field: _method(_place(path, name, field), inspect.Signature(), text, module)
+        field: _reader(_place(path, name, field), text, module)
         for field, text in members.items()
         if field != NEW
     }
@@ -187,6 +187,19 @@ class _Metadata:
 
 def _initializer(function: Any) -> Any:
     return lambda self, *args, **kwargs: setattr(self, _OBJECT, function(*args, **kwargs))
+
+
+def _reader(place: str, text: str, module: Any) -> Any:
+    """Return a function of metadata that reads a field; an attribute it lacks is the table's."""
+    read = _method(place, inspect.Signature(), text, module)
+
+    def read_field(metadata: Any) -> Any:
+        try:
+            return read(metadata)
+        except AttributeError as error:
+            raise AdapterError(f"{place}: {error}") from None
+
+    return read_field
 
 
 def _same(name: str) -> Any:

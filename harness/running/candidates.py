@@ -157,10 +157,10 @@ def _resolve(name: str, device: str) -> Candidate:
     words = name.split(".")
     if not all(map(str.isidentifier, words)) or find_spec(words[0]) is None:
         names = [c.name for c in _NAMED] + sorted(installed)
+        files = [file.name for kind in ("*.py", "*.toml") for file in Path().glob(kind)]
         raise UsageError(
-            f"no candidate {name!r}: {near_hint(name, names)}not built in or installed "
-            f"({', '.join(names)}), "
-            "not an importable module, not a file"
+            f"no candidate {name!r}: {near_hint(name, names + files)}not built in or installed "
+            f"({', '.join(names)}), not an importable module, not a file"
         )
     if engine_of(name) is None:
         return Candidate(name, name, lane)

@@ -33,7 +33,7 @@ def check_device(word: str) -> None:
         return
     kind = device_type(word)
     if not re.fullmatch(r"[a-z][a-z0-9_]*(:\d{1,3})?", word) or not _is_known(kind):
-        hint = near_hint(kind, [*WITHOUT_TENSORS, *_USUAL])
+        hint = near_hint({"gpu": "cuda"}.get(kind, kind), [*WITHOUT_TENSORS, *_USUAL])
         raise UsageError(
             f"--device is {word!r}: {hint}expected auto, interpreter, or a device of torch such as "
             "cpu, cuda, cuda:1, xpu, mps, npu:0"

@@ -76,6 +76,20 @@ def test_a_candidate_that_cannot_be_imported_fails_one_item(run, pytester):
     done.stdout.fnmatch_lines(["candidate broken cannot be imported: *'nothing_there'"])
 
 
+def test_metadata_builders_are_items(run, pytester):
+    pytester.makepyfile(
+        built="""
+        from attnproof.reference import AttentionMetadataBuilder
+
+        class OwnBuilder(AttentionMetadataBuilder):
+            pass
+        """
+    )
+    run("--collect-only", "-q", candidate="built.py", ops="").stdout.fnmatch_lines(
+        ["attnproof::built::OwnBuilder"]
+    )
+
+
 @pytest.mark.slow
 def test_own_operations_are_items_and_part_of_the_replay_line(run, pytester):
     pytester.makepyfile(

@@ -85,6 +85,11 @@ def test_nothing_to_verify_is_a_mistake(target, ops):
         attnproof.verify(target, ops=ops)
 
 
+def test_a_value_of_another_type_is_a_mistake():
+    with pytest.raises(attnproof.UsageError, match="^examples: Expected .* got `str`$"):
+        attnproof.verify("mine.py", examples="many")
+
+
 def _files(folder):
     """Files below a folder, without the bytecode that Python itself writes at an import."""
     return sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)

@@ -52,9 +52,9 @@ _STYLES = (
 _SCRIPTS = ("page.js",)
 _SECTIONS = (
     "failures",
-    "advice",
     "deviations",
     "matrix",
+    "advice",
     "performance",
     "inputs",
     "strength",

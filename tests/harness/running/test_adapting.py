@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attnproof.harness.running.adapting import adapted, read_adapter
+from attnproof.harness.running.adapting import adapted, read_adapter, unused_notes
 from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.interface_choice import interface_line, with_interface
 from attnproof.harness.running.worker.places import place_of
@@ -112,6 +112,14 @@ def test_what_a_table_offers_has_the_place_of_the_candidates_own(tmp_path):
     lines = PLUGIN.splitlines()
     assert place_of(offers, ["slice_query_start_locs"]) == f"{own}:{lines.index(PART) + 1}"
     assert place_of(offers, ["BlockTables"]) == f"{own}:{lines.index(INIT) + 1}"
+
+
+def test_arguments_that_an_expression_leaves_unused_are_named(tmp_path):
+    (path := tmp_path / "acme.toml").write_text(TABLE)
+    assert unused_notes([str(path), "optimized"]) == []
+    path.write_text(TABLE.replace("part_of(query_start_loc", "part_of(SIZE"))
+    [note] = unused_notes([str(path)])
+    assert "slice_query_start_locs: the expression uses no query_start_loc: the cases" in note
 
 
 @pytest.mark.parametrize(

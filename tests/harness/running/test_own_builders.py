@@ -263,6 +263,17 @@ def test_a_table_that_does_not_fit_is_refused(attnproof, plugin, old, new, messa
     assert not (plugin / "out").exists()
 
 
+def test_tensors_under_names_of_their_own_are_named(attnproof, plugin):
+    source = plugin / "plugin/backend.py"
+    source.write_text(source.read_text().replace("    seq_lens: torch", "    extents: torch"))
+    done = attnproof("verify", "--candidate=plugin/metadata.py", "--ops=Right", *FEW, cwd=plugin)
+    assert done.returncode == 0
+    assert (
+        "note: not compared: extents; of the usual fields it lacks seq_lens, which a table "
+        "[builders.Right] can name" in done.stdout
+    )
+
+
 def test_what_no_stand_in_has_is_no_finding(attnproof, plugin):
     source = plugin / "plugin/backend.py"
     asked = "rows = vllm_config.scheduler_config.max_num_seqs"

@@ -50,6 +50,28 @@ def compute_token_to_req_indices(query_start_loc, out, num_mapped_tokens, num_to
 LAUNCHES = "compute_token_to_req_indices of mixed: launches Triton: judged in the interpreter"
 
 
+TRUSTING = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def _rows(starts, out, rows, mapped, tokens, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    first, end = mapped, tokens
+    if row < rows:
+        first, end = tl.load(starts + row), tl.load(starts + row + 1)
+    for base in range(first, end, BLOCK):
+        token = base + tl.arange(0, BLOCK)
+        tl.store(out + token, tl.where(row < rows, row, 0), mask=token < end)
+
+def compute_token_to_req_indices(query_start_loc, out, num_mapped_tokens, num_tokens):
+    rows = len(query_start_loc) - 1
+    _rows[(rows + 1,)](query_start_loc, out, rows, num_mapped_tokens, num_tokens, BLOCK=64)
+    return out[:num_tokens]
+"""
+"""A kernel without strides: tensors with gaps give it wrong bounds, up to 2**31."""
+
+
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNELS)
@@ -187,3 +209,12 @@ def test_the_code_of_a_part_names_a_kernel_or_not(monkeypatch, part, is_named):
     assert names_kernel(part, __name__.partition(".")[0]) == is_named
     monkeypatch.delitem(sys.modules, "triton.runtime.jit")
     assert not names_kernel(part, __name__.partition(".")[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_kernel_without_strides_is_right_on_the_tensors_of_an_engine(attnproof, tmp_path, seed):
+    (tmp_path / "trusting.py").write_text(TRUSTING)
+    options = (f"--seed={seed}", "--depth=quick", "--no-remember", "--candidate=trusting.py")
+    done = attnproof("verify", "--ops=compute_token_to_req_indices", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
