@@ -86,7 +86,7 @@ def test_nothing_to_verify_is_a_mistake(target, ops):
 
 
 def test_a_value_of_another_type_is_a_mistake():
-    with pytest.raises(attnproof.UsageError, match="^examples: Expected .* got `str`$"):
+    with pytest.raises(attnproof.UsageError, match=r"^examples: Expected .* got `str`$"):
         attnproof.verify("mine.py", examples="many")
 
 
