@@ -95,7 +95,7 @@ class Contract:
     may_sync: Callable[[Case], bool] = lambda _: False
     """True if SPEC.md allows the call to wait for the device (oracle 10)."""
     diagnose: Diagnose = _no_diagnosis
-    uncompared: Callable[[Outputs], str] = lambda _: ""
+    uncompared: Callable[[Outputs], str] | None = None
     """Function from outputs to a clause on what of them is not compared, "" if all is."""
 
 

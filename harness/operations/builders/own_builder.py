@@ -34,6 +34,7 @@ from attnproof.harness.operations.builders.usual_fields import (
     other_tensors,
     possible_splits,
     read_tensors,
+    unmapped,
 )
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 from attnproof.harness.operations.shared.params import Params
@@ -42,7 +43,7 @@ from attnproof.reference import BatchMetadataBuilder
 _AGAIN, _REPLAYED = "second build.", "replayed graph."
 _REPLAYED_LATER = "graph replayed after a larger batch."
 """Prefixes of fields of a second build, and of metadata that a graph was captured with."""
-_MOST_ROWS, _MOST_TOKENS = 64, 1024
+_MOST_ROWS, _MOST_TOKENS = 256, 8192
 """Least maxima that the engine's config has."""
 _FREE = "counts"
 """Output with the numbers for which there are several right values."""
@@ -89,7 +90,7 @@ def builder_operation(name: str) -> Operation:
         contract=Contract(
             invariants=_invariants,
             diagnose=_diagnose,
-            uncompared=partial(_uncompared, name),
+            uncompared=lambda outputs: unmapped(name, outputs.get(_FREE)),
         ),
         built_in=BuiltIn(absent="it is the candidate's own; the reference returns the batch"),
     )
@@ -223,8 +224,8 @@ def _outputs(metadata: Any, builder: Any, call: Call) -> Outputs:
     free = Free(
         **counts,
         threshold=None if threshold is None else index(threshold),
-        absent=[name for name in TENSORS if name not in held],
         others=other_tensors(metadata),
+        absent=[name for name in TENSORS if name not in held],
     )
     outputs = read_tensors(held, call.facts) | {n: held[n] for n in NUMBERS if n in held}
     return outputs | {_FREE: free}
@@ -291,18 +292,6 @@ def _invariants(call: Call, outputs: Outputs) -> Iterable[Violation]:
             )
             return
     yield Violation("num_decodes", f"the counts are of no split, {split}")
-
-
-def _uncompared(name: str, outputs: Outputs) -> str:
-    """Return a clause on tensors of the metadata that are under names of its own."""
-    values = outputs[_FREE].values
-    absent, others = values["absent"], values["others"]
-    if not absent or not others:
-        return ""
-    return (
-        f"not compared: {', '.join(others)}; of the usual fields it lacks {', '.join(absent)}, "
-        f"which a table [builders.{name}] can name"
-    )
 
 
 def _diagnose(_call: Call, place: Place, _expected: Any, _got: Any) -> str:

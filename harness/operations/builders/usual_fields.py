@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from attnproof.harness.cases.batches.tensors import batch_arrays
-from attnproof.harness.model.call import MISSING, Outputs
+from attnproof.harness.model.call import MISSING, Free, Outputs
 from attnproof.harness.operations.shared.metadata import BatchFacts
 from attnproof.reference import MetadataError, split_decodes_and_prefills
 
@@ -38,6 +38,17 @@ def other_tensors(metadata: Any) -> list[str]:
     own: Any = getattr(metadata, "__dataclass_fields__", None)
     names = [*(getattr(metadata, "__dict__", ()) if own is None else own)]
     return [n for n in names if n not in usual and _is_tensor(getattr(metadata, n, None))]
+
+
+def unmapped(name: str, counts: Free | None) -> str:
+    """Return a clause on tensors that a builder's metadata has under names of its own."""
+    others, absent = (counts.values["others"], counts.values["absent"]) if counts else ([], [])
+    if not absent or not others:
+        return ""
+    return (
+        f"not compared: {', '.join(others)}; of the usual fields it lacks {', '.join(absent)}, "
+        f"which a table [builders.{name}] can name"
+    )
 
 
 def _is_tensor(value: Any) -> bool:

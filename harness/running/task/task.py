@@ -170,15 +170,16 @@ def examine(
 
 def _uncompared(examination: Examination) -> list[str]:
     """Return a note on what of the candidate's outputs is not compared."""
-    operation = examination.operation
-    name, case = next(iter(operation.inputs.boundaries()), ("", None))
-    if case is None:
+    operation, worker = examination.operation, examination.worker
+    if operation.contract.uncompared is None:
         return []
+    name, case = next(iter(operation.inputs.boundaries()))
     sourced = examination.in_interface(Sourced(case, "boundary", name))
-    outputs = {
-        str(place): value for place, value in examination.worker.outputs(sourced.case).items()
-    }
-    clause = operation.contract.uncompared(outputs) if outputs else ""
+    try:
+        held = worker.outputs(sourced.case)
+    except CandidateUnloadableError:  # of the process of this call, after the verdict
+        return []
+    clause = operation.contract.uncompared({str(place): value for place, value in held.items()})
     return [f"{operation.name} [{examination.candidate.name}]: {clause}"] if clause else []
 
 
