@@ -177,7 +177,7 @@ def _uncompared(examination: Examination) -> list[str]:
     sourced = examination.in_interface(Sourced(case, "boundary", name))
     try:
         held = worker.outputs(sourced.case)
-    except CandidateUnloadableError:  # of the process of this call, after the verdict
+    except (CandidateUnloadableError, InvalidCaseError):  # the verdict stands without it
         return []
     clause = operation.contract.uncompared({str(place): value for place, value in held.items()})
     return [f"{operation.name} [{examination.candidate.name}]: {clause}"] if clause else []
