@@ -58,7 +58,7 @@ def test_every_finding_of_published_code_is_a_bug_that_engines_meet(attnproof, t
     ("options", "words"),
     [
         (("--contract", "loose"), "--contract is 'loose': expected engine or strict"),
-        (("--fail-on", "wrong"), "--fail-on names 'wrong', expected classes of wrong-result,"),
+        (("--fail-on", "wrong"), "--fail-on names 'wrong': expected classes of wrong-result,"),
         (("--fail-on", "unsafe,"), "--fail-on names ''"),
     ],
 )
