@@ -187,8 +187,8 @@ def test_a_command_that_records_nothing_is_incomplete(tmp_path):
     ("words", "message"),
     [
         (("--", "no-such-command"), "attnproof: no-such-command cannot be run: No such file"),
-        (("--sample", "0", "--", "true"), "attnproof: --sample must be at least 1"),
-        (("--limit", "-1", "--", "true"), "attnproof: --sample must be at least 1, --limit at"),
+        (("--sample", "0", "--", "true"), "attnproof: --sample is 0: must be at least 1"),
+        (("--limit", "-1", "--", "true"), "attnproof: --limit is -1: must be at least 0"),
     ],
 )
 def test_a_misuse_is_one_line(tmp_path, words, message):
