@@ -13,6 +13,7 @@ from .constants import (
 )
 from .errors import MetadataError
 from .fields import aligned
+from .kv_manager import CacheBlocks, CacheGroup, CacheRequest
 from .metadata import (
     InputBatch,
     KVSharingFastPrefillMetadata,
@@ -40,6 +41,9 @@ __all__ = [
     "AttentionCGSupport",
     "AttentionLayer",
     "AttentionType",
+    "CacheBlocks",
+    "CacheGroup",
+    "CacheRequest",
     "CompilationConfig",
     "EncoderDecoderMetadata",
     "InputBatch",

@@ -25,6 +25,7 @@ from .kv_cache_layout import (
     is_valid_kv_cache_layout,
     set_kv_cache_layout,
 )
+from .kv_manager import KVCacheManager
 from .layer_parameters import (
     get_mla_dims,
     get_per_layer_parameters,
@@ -50,6 +51,7 @@ __all__ = [
     "CommonAttentionMetadata",
     "CommonAttentionMetadataV32",
     "CommonAttentionState",
+    "KVCacheManager",
     "MLAAttentionImpl",
     "XFormersAttentionMetadata",
     "compute_slot_mapping_start_idx",

@@ -43,6 +43,8 @@ _SHOWN: Final = {
     "K38": ("vllm-project/vllm#51562", "a state that nobody had written"),
     "K39": ("vllm-project/vllm#56417", "low acceptance of drafts"),
     "K40": ("vllm-project/vllm#45100", "wrong outputs under load"),
+    "K41": ("vllm-project/vllm#46453", "wrong outputs after a prefix-cache hit"),
+    "K42": ("vllm-project/vllm#57605", "drafts that read a stale block"),
 }
 """Thread and symptom by number in docs/KNOWN_BUGS.md."""
 

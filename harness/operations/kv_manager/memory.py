@@ -1,0 +1,36 @@
+"""What the slots of a cache hold: the tokens that produced each key."""
+
+from __future__ import annotations
+
+Key = tuple[int, int]
+"""Group of layers, and the number of the prefix that ends with the key's token."""
+
+
+class Memory:
+    """Keys in the slots of all blocks.
+
+    A key depends on all tokens up to its own, so it is the number of that prefix: equal
+    prefixes have one number.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self._size = block_size
+        self._numbers: dict[tuple[int, int], int] = {}
+        """Number of the prefix of a shorter prefix, 0 for the empty one, and a token."""
+        self._slots: dict[tuple[int, int], Key | None] = {}
+
+    def prefixes(self, tokens: list[int]) -> list[int]:
+        """Return the number of the prefix that ends with each token."""
+        numbers, number = [], 0
+        for token in tokens:
+            number = self._numbers.setdefault((number, token), len(self._numbers) + 1)
+            numbers.append(number)
+        return numbers
+
+    def write(self, block: int, position: int, key: Key | None) -> None:
+        """Write a key, None for that of a draft."""
+        self._slots[block, position % self._size] = key
+
+    def at(self, block: int, position: int) -> Key | None:
+        """Return what lies in a block at the place of a position, None if nothing known."""
+        return self._slots.get((block, position % self._size))

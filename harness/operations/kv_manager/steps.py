@@ -1,0 +1,123 @@
+"""Steps of a case with the names of their requests, and the sizes of its cache.
+
+Every number of a step is taken modulo the possible values, so that steps are valid in any
+order. A step that does not apply is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+from attnproof.harness.model.case import Count
+from attnproof.harness.operations.shared.params import sequence_params
+from attnproof.harness.operations.shared.sequence import Step
+from attnproof.reference import CacheGroup
+
+_SIZE = Annotated[int, msgspec.Meta(ge=0, le=256)]
+_WINDOWS = Annotated[list[_SIZE], msgspec.Meta(max_length=4)]
+PARAMS = sequence_params(
+    {
+        "add": [("tokens", Count), ("like", Count), ("shared", Count), ("rejoins", bool)],
+        "schedule": [
+            ("which", Count),
+            ("chunk", Count),
+            ("lookahead", Count),
+            ("sampled", Count),
+        ],
+        "finish": [("which", Count)],
+        "preempt": [("which", Count)],
+        "reset": [],
+        "nothing": [("which", Count)],
+    },
+    [
+        ("num_blocks", _SIZE),
+        ("block_size", _SIZE),
+        ("windows", _WINDOWS),
+        ("max_model_len", _SIZE),
+        ("caching", bool),
+    ],
+)
+"""Sizes of the pool, the groups' windows (0 for full attention), and the steps."""
+_SAMPLES = 2
+"""Number of token ids that a model samples: requests of equal tokens may part, or not."""
+
+
+class Call(NamedTuple):
+    """A call of the engine."""
+
+    do: str
+    """Method of `Engine`."""
+    name: str = ""
+    """Request, "" of a step without one."""
+    numbers: tuple[Any, ...] = ()
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Arguments of the method."""
+        return (self.name, *self.numbers) if self.name else self.numbers
+
+
+class Sizes(NamedTuple):
+    """Arguments of a manager."""
+
+    num_blocks: int
+    groups: list[CacheGroup]
+    max_model_len: int
+    caching: bool
+
+
+def sizes_of(params: dict[str, Any]) -> Sizes:
+    """Return the sizes of a case; any numbers make valid ones, so that a case shrinks."""
+    size = max(1, params["block_size"])
+    groups = [
+        CacheGroup("window", size, max(2, window)) if window else CacheGroup("full", size)
+        for window in params["windows"] or [0]
+    ]
+    length = max(1, params["max_model_len"])
+    return Sizes(max(2, params["num_blocks"]), groups, length, params["caching"])
+
+
+class Calls:
+    """The calls of a case, one after another."""
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        self._steps: list[Step] = params["steps"]
+        self._length = sizes_of(params).max_model_len
+        self._added: list[str] = []
+        self._unfinished: list[str] = []
+
+    def __iter__(self) -> Iterator[Call]:
+        """Yield the call of each step that has a request to apply to."""
+        for step in self._steps:
+            call = self._call(step)
+            if call is not None:
+                yield call
+
+    def _call(self, step: Step) -> Call | None:
+        if step["do"] == "add":
+            return self._add(step)
+        if step["do"] == "reset":
+            return Call("reset")
+        if not self._unfinished:
+            return None
+        name = self._unfinished[step["which"] % len(self._unfinished)]
+        match step["do"]:
+            case "schedule":
+                chunk = 1 + step["chunk"] % self._length
+                lookahead = step["lookahead"] % (self._length + 1)
+                return Call("schedule", name, (chunk, lookahead, step["sampled"] % _SAMPLES))
+            case "finish":
+                self._unfinished.remove(name)
+        return Call("allocate_nothing" if step["do"] == "nothing" else step["do"], name)
+
+    def _add(self, step: Step) -> Call:
+        name = f"r{len(self._added)}"
+        like = ["", *reversed(self._added)][step["like"] % (len(self._added) + 1)]
+        shared = step["shared"] % (self._length + 1)
+        numbers = (1 + step["tokens"] % self._length, like, shared, step["rejoins"])
+        self._added.append(name)
+        self._unfinished.append(name)
+        return Call("add", name, numbers)

@@ -1,0 +1,93 @@
+"""Checks of the input of a KV-cache manager (SPEC.md section 16)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..interface.errors import MetadataError
+from ..interface.kv_manager import CacheBlocks, CacheGroup, CacheRequest
+from .common import check_bool, check_int
+
+_CLASS = "KVCacheManager"
+_ALLOCATE = f"{_CLASS}.allocate_slots"
+
+
+def check_manager(
+    num_blocks: int, groups: Sequence[CacheGroup], max_model_len: int, enable_caching: bool
+) -> None:
+    """Require groups of one block size, and a pool with a block beside NULL."""
+    check_int(_CLASS, "num_blocks", num_blocks, 2)
+    check_int(_CLASS, "max_model_len", max_model_len, 1)
+    check_bool(_CLASS, "enable_caching", enable_caching)
+    if not groups:
+        raise MetadataError(_CLASS, "groups", "empty", "at least one group")
+    for group in groups:
+        check_int(_CLASS, "block_size", group.block_size, 1)
+        if group.kind not in ("full", "window"):
+            raise MetadataError(_CLASS, "kind", repr(group.kind), "full or window")
+        if group.block_size != groups[0].block_size:
+            raise MetadataError(_CLASS, "block_size", group.block_size, "that of the first group")
+        # A window of one token would publish no block: nothing is behind a query that it sees.
+        check_int(_CLASS, "window", group.window, 2 if group.kind == "window" else 0)
+        if group.kind == "full" and group.window:
+            raise MetadataError(_CLASS, "window", group.window, "0 of a full group")
+
+
+def check_request(operation: str, request: CacheRequest, max_model_len: int) -> None:
+    """Require a number of computed tokens, and at most `max_model_len` tokens."""
+    field, given = "num_computed_tokens", request.num_computed_tokens
+    check_int(operation, field, given, 0)
+    if len(request.token_ids) > max_model_len:
+        raise MetadataError(
+            operation,
+            "token_ids",
+            f"of length {len(request.token_ids)}",
+            f"at most {max_model_len}",
+        )
+
+
+def check_new_tokens(
+    request: CacheRequest, new: int, hits: int, lookahead: int, max_model_len: int
+) -> None:
+    """Require something to allocate or to adopt, within `max_model_len` tokens."""
+    check_request(_ALLOCATE, request, max_model_len)
+    check_int(_ALLOCATE, "num_new_tokens", new, 0)
+    check_int(_ALLOCATE, "num_new_computed_tokens", hits, 0)
+    check_int(_ALLOCATE, "num_lookahead_tokens", lookahead, 0)
+    if not new and not hits:
+        raise MetadataError(_ALLOCATE, "num_new_tokens", 0, "at least 1 without hits to adopt")
+    total = request.num_computed_tokens + hits + new
+    if total > max_model_len:
+        field = "the sum of computed, hit and new tokens"
+        raise MetadataError(_ALLOCATE, field, total, f"at most {max_model_len}")
+
+
+def check_hits(
+    request: CacheRequest,
+    hits: int,
+    blocks: CacheBlocks | None,
+    choices: Sequence[Sequence[Sequence[int]]],
+    block_size: int,
+    table_tokens: int | None,
+) -> None:
+    """Require hits that hold the request's tokens, of a request without blocks.
+
+    `choices[group][i]` has the ids that block i of the hits may have. `table_tokens` is the number
+    of tokens that the request's blocks have room for, None for a request without blocks.
+    """
+    computed = request.num_computed_tokens
+    if computed > (table_tokens or 0):
+        expected = f"at most {table_tokens or 0}, the tokens of its blocks"
+        raise MetadataError(_ALLOCATE, "num_computed_tokens", computed, expected)
+    ids = [] if blocks is None else list(blocks.get_block_ids())
+    if table_tokens is not None and (hits or any(ids)):
+        raise MetadataError(_ALLOCATE, "new_computed_blocks", ids, "none: the request has blocks")
+    if not hits and not any(ids):
+        return
+    lengths = [len(each) for each in ids]
+    if lengths != [len(each) for each in choices] or hits != len(choices[0]) * block_size:
+        raise MetadataError(_ALLOCATE, "new_computed_blocks", ids, f"blocks of {hits} tokens")
+    for group, allowed in zip(ids, choices, strict=True):
+        if any(block not in own for block, own in zip(group, allowed, strict=True)):
+            expected = "cached blocks of the request's own tokens"
+            raise MetadataError(_ALLOCATE, "new_computed_blocks", ids, expected)

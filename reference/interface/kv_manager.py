@@ -1,0 +1,38 @@
+"""What a KV-cache manager is asked about, and its answers (SPEC.md section 16)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class CacheGroup:
+    """Layers that share a block table."""
+
+    kind: Literal["full", "window"]
+    block_size: int
+    """Tokens per block."""
+    window: int = 0
+    """Keys that a query of kind "window" sees, itself included; 0 of kind "full"."""
+
+
+@dataclass
+class CacheRequest:
+    """The tokens of a request, and how many of them have keys in the cache."""
+
+    request_id: str
+    token_ids: list[int]
+    """Tokens of the prompt and of the output."""
+    num_computed_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class CacheBlocks:
+    """Blocks of one request, a list for each group."""
+
+    blocks: tuple[list[int], ...]
+
+    def get_block_ids(self) -> tuple[list[int], ...]:
+        """Return the ids of the blocks."""
+        return self.blocks
