@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from attnproof import reference
 from attnproof.harness.adapters.quiet import quietly
-from attnproof.harness.adapters.vllm import builders, drafter, functions
+from attnproof.harness.adapters.vllm import builders, drafter, functions, kv_manager
 from attnproof.harness.adapters.vllm.functions import Adapted, First
 from attnproof.harness.adapters.vllm.installed import defines, find
 from attnproof.harness.adapters.vllm.kernel_blocks import KernelBlocks
@@ -109,6 +109,18 @@ ENTRIES: dict[str, Entry] = {
         adapt=drafter.prepare_inputs,
         method="prepare_inputs",
         passes=(_BATCH, "sampled_token_ids", "num_draft_tokens"),
+    ),
+    "KVCacheManager": Entry(
+        ("v1.core.kv_cache_manager",),
+        kv_manager.manager_class,
+        passes=(
+            "kv_cache_config",
+            "max_model_len",
+            "scheduler_block_size",
+            "hash_block_size",
+            "enable_caching",
+        ),
+        members=("get_computed_blocks_for_connector", "truncate_computed_blocks"),
     ),
     "compute_new_slot_mapping": Entry((_DRAFTER,), drafter.compute_new_slot_mapping),
     "extend_all_queries_by_N": Entry((_DRAFTER,), Adapted),

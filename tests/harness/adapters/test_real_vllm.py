@@ -13,6 +13,7 @@ from attnproof.harness.model.case import Batch
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import resolve, version_of
 from attnproof.harness.running.loading import offered_by
+from attnproof.reference import CacheGroup, CacheRequest
 
 pytestmark = pytest.mark.skipif(
     find_spec("vllm") is None, reason="vLLM is not installed: `tox run -e vllm-0.11` has it"
@@ -78,3 +79,18 @@ def test_slots_of_the_specification(adapter):
     table = torch.tensor([[7, 9, 1], [4, 5, 6]], dtype=torch.int32)
     made = adapter.build_slot_mapping(offsets, computed, table, 4, num_padded_tokens=6)
     assert made.tolist() == [31, 36, 22, 23, 24, -1]
+
+
+def test_the_manager_is_vllms_own(adapter):
+    if not hasattr(adapter, "KVCacheManager"):
+        pytest.skip(adapter.NOT_OFFERED["KVCacheManager"])
+    manager = adapter.KVCacheManager(6, [CacheGroup("full", 4)], 32)
+    assert type(manager._manager).__module__ == "vllm.v1.core.kv_cache_manager"
+    first, other = CacheRequest("a", list(range(10))), CacheRequest("b", [*range(8), 50])
+    assert manager.allocate_slots(first, 10).get_block_ids() == ([1, 2, 3],)
+    manager.free(first)
+    blocks, hits = manager.get_computed_blocks(other)
+    assert (blocks.get_block_ids(), hits) == (([1, 2],), 8)
+    manager.allocate_slots(other, 1, hits, blocks)
+    assert manager.get_block_ids("b") == ([1, 2, 3],)
+    assert (manager.num_free_blocks, manager.reset_prefix_cache()) == (2, False)

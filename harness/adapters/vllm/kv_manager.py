@@ -1,0 +1,108 @@
+"""`KVCacheManager` for vLLM, whose class takes a configuration and requests of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from attnproof.harness.adapters.quiet import quietly
+from attnproof.reference import CacheGroup, CacheRequest
+
+_CORE = "vllm.v1.core"
+
+
+class _Modules:
+    """Modules of vLLM beside the manager's own."""
+
+    def __init__(self) -> None:
+        self.specs = quietly("vllm.v1.kv_cache_interface")
+        self.utils = quietly(f"{_CORE}.kv_cache_utils")
+        self.request = quietly("vllm.v1.request").Request
+        self.sampling = quietly("vllm.sampling_params").SamplingParams
+        self.hash = quietly("vllm.utils.hashing").sha256
+        self.utils.init_none_hash(self.hash)
+
+    def spec(self, group: CacheGroup) -> Any:
+        """Return vLLM's description of a group; heads and dtype decide no block."""
+        layer = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float16}
+        if group.kind == "full":
+            return self.specs.FullAttentionSpec(block_size=group.block_size, **layer)
+        window = {"sliding_window": group.window}
+        return self.specs.SlidingWindowSpec(block_size=group.block_size, **layer, **window)
+
+
+def manager_class(cls: type[Any]) -> type[Any]:
+    """Return a class with the arguments of ours that calls vLLM's KVCacheManager."""
+    modules = _Modules()
+
+    class KVCacheManager:
+        """Our requests as vLLM's, and the answers of vLLM's manager unchanged."""
+
+        def __init__(
+            self,
+            num_blocks: int,
+            groups: Sequence[CacheGroup],
+            max_model_len: int,
+            enable_caching: bool = True,
+        ) -> None:
+            specs = [
+                modules.specs.KVCacheGroupSpec([f"layer.{number}"], modules.spec(group))
+                for number, group in enumerate(groups)
+            ]
+            size = groups[0].block_size
+            self._manager = cls(
+                modules.specs.KVCacheConfig(num_blocks, [], specs),
+                max_model_len=max_model_len,
+                scheduler_block_size=size,
+                hash_block_size=size,
+                enable_caching=enable_caching,
+            )
+            self._hasher = modules.utils.get_request_block_hasher(size, modules.hash)
+            self._requests: dict[str, Any] = {}
+
+        @property
+        def num_free_blocks(self) -> int:
+            """Number of free blocks in vLLM's pool."""
+            free: int = self._manager.block_pool.get_num_free_blocks()
+            return free
+
+        def get_computed_blocks(self, request: CacheRequest) -> tuple[Any, int]:
+            """Return vLLM's hits; its third value is for groups that retain few blocks."""
+            blocks, hits, *_ = self._manager.get_computed_blocks(self._request(request))
+            return blocks, hits
+
+        def allocate_slots(self, request: CacheRequest, *args: Any) -> Any:
+            """Return the new blocks of vLLM, or None."""
+            return self._manager.allocate_slots(self._request(request), *args)
+
+        def free(self, request: CacheRequest) -> None:
+            """Free the request."""
+            self._manager.free(self._request(request))
+
+        def reset_prefix_cache(self) -> bool:
+            """Return vLLM's answer."""
+            answer: bool = self._manager.reset_prefix_cache()
+            return answer
+
+        def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+            """Return the request's blocks."""
+            ids: tuple[list[int], ...] = self._manager.get_block_ids(request_id)
+            return ids
+
+        def _request(self, request: CacheRequest) -> Any:
+            """Return vLLM's request with the tokens that ours has now."""
+            name, tokens = request.request_id, request.token_ids
+            if name not in self._requests:
+                sampling = modules.sampling(max_tokens=1)
+                theirs = modules.request(
+                    name, list(tokens), sampling, None, block_hasher=self._hasher
+                )
+                self._requests[name] = theirs
+            theirs = self._requests[name]
+            theirs.append_output_token_ids(tokens[theirs.num_tokens :])
+            theirs.num_computed_tokens = request.num_computed_tokens
+            return theirs
+
+    return KVCacheManager
