@@ -135,7 +135,7 @@ def test_an_installed_vllm_is_used_by_a_table_and_refuses_the_option(tmp_path, m
     assert resolve(table, "auto")[0].stub == "vllm"
     assert [c.stub for c in resolve(["optimized", *table], "auto", "vllm")] == ["", "vllm"]
     (tmp_path / "plugin.toml").write_text('module = "plugin"\nstub = "vlm"\n')
-    with pytest.raises(UsageError, match="stub is 'vlm': expected vllm"):
+    with pytest.raises(UsageError, match=r"stub is 'vlm': did you mean vllm\? expected vllm"):
         resolve(table, "auto")
     (tmp_path / "plugin.toml").write_text('module = "plugin"\nstub = "vllm"\n')
     (tmp_path / "vllm").mkdir()
