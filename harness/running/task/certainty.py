@@ -60,10 +60,9 @@ class Certainty:
             return verdict
         if death.root in self._after_others:  # the case alone does not show it
             return verdict if case.before else worker.judge(case)
-        is_advice = death.kind not in worker.candidate.judged
-        if is_advice and death.field == LATE:  # it is not worth another timeout
-            if case.fault:
-                self._learn_limit()
+        unjudged = death.kind not in worker.candidate.judged
+        is_advice = bool(case.fault) and unjudged
+        if unjudged and self._interprets and death.field == LATE:  # not worth another timeout
             return verdict
         replaced = worker.deaths > deaths
         history = worker.calls_before(case)
@@ -71,6 +70,8 @@ class Certainty:
         if death.field == LATE and first:  # it may have compiled something
             self._first_hangs = True
             worker.restart(TIMES_FIRST_CALL * self._timeout_s)
+        elif death.field == LATE and is_advice:
+            self._learn_limit()
         elif death.field == LATE:
             worker.timeout_s = self._timeout_s * _SECOND_SHARE
         if not replaced:  # it lives: memory that was not there, or a forked copy
@@ -78,10 +79,10 @@ class Certainty:
         again = worker.judge(case)
         if any(failure.root == death.root for failure in again.failures):
             self._confirmed.add(death.root)
-            if death.field == LATE and not first:
+            if death.field == LATE and (is_advice or not first):
                 self._learn_limit()
             return verdict
-        if is_advice:
+        if unjudged and self._interprets:
             return again
         if death.field == LATE and first:
             self._first_hangs = False
@@ -108,9 +109,14 @@ class Certainty:
             self._learn_limit()
         return shown
 
+    @property
+    def _interprets(self) -> bool:
+        """True if kernels run in Triton's interpreter, where a wrong address is the process's."""
+        return self._worker.candidate.lane == "interpreter"
+
     def _judged(self, calls: list[Case]) -> list[Case]:
         """Return the calls that can fail the candidate: others may have damaged its process."""
-        if Kind.CONTRACT in self._worker.candidate.judged:
+        if Kind.CONTRACT in self._worker.candidate.judged or not self._interprets:
             return calls
         return [call for call in calls if not self._worker.why_unreal(call)]
 
