@@ -1,4 +1,4 @@
-"""What a KV-cache manager is asked about, and its answers (SPEC.md section 16)."""
+"""Arguments and results of a KV-cache manager: groups, requests, blocks (SPEC.md section 16)."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_another_dtype_or_alignment_is_another_version(gpu, name, other):
 
 
 def test_a_signature_is_one_version_of_triton(gpu, kernel):
-    """What Triton decides by is part of the signature, or Triton launches."""
+    """Arguments with which Triton decides are in the signature, or Triton launches."""
     from attnproof.optimized.kernels import launcher
 
     memory = torch.empty(64, dtype=torch.int16, device="meta")

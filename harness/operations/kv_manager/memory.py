@@ -1,4 +1,4 @@
-"""What the slots of a cache hold: the tokens that produced each key."""
+"""Content of the slots of a cache: the tokens that produced each key."""
 
 from __future__ import annotations
 

@@ -168,7 +168,8 @@ class Examination:
             self.worker.timeout_s = min(limit, max(_UNREAL_S, 3 * self.worker.slowest_s))
         explained = self._run(sourced, first_turn + self.counts.cases, following)
         if self._is_advised(case):
-            self.worker.timeout_s = limit if not case.fault else self.worker.timeout_s
+            if self._is_interpreted and not case.fault:
+                self.worker.timeout_s = limit
             self._note_advice(case, explained, self.worker.deaths - deaths)
         self.counts.add_case(sourced, shrinking=shrinking)
         self.counts.add_verdict(explained, sourced, shrinking=shrinking)
