@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,7 +64,8 @@ def check(
     finds those, as it calls candidates in processes of their own.
 
     Raise AssertionError with the diagnosis and a picture of the case if the function fails,
-    UsageError if the case, the function or an option cannot be used.
+    UsageError if the case, the function or an option cannot be used. Failures that the contract
+    does not judge are a UserWarning, but that of malformed input, which engines never send.
     """
     use_operations()
     runnable = _case(case)
@@ -79,9 +81,18 @@ def check(
     runnable = _fit_to_interface(runnable, chosen, candidate, holder, offer)
     trial = Trial(chosen, runnable, offer, offered_by(reference, chosen), "cpu")
     failures = chosen.real_kinds(runnable, judge(trial).failures)
-    failing = divide((), runnable, failures, candidate.judged).unknown
-    if failing:
-        raise AssertionError(_text(trial, failing, candidate))
+    divided = divide((), runnable, failures, candidate.judged)
+    if divided.unknown:
+        raise AssertionError(_text(trial, divided.unknown, candidate))
+    if divided.advice and not runnable.fault:
+        first = divided.advice[0]
+        reason = chosen.why_unreal(runnable)
+        unreal = f" (no engine makes the case: {reason})" if reason else ""
+        warnings.warn(
+            f"advice on {runnable.operation}: {escape_line(heading(first))}{unreal}; "
+            'contract="strict" fails on it',
+            stacklevel=2,
+        )
 
 
 def _holder(function: object, operation: Operation) -> object:

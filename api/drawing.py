@@ -35,7 +35,7 @@ def cases(
     """
     if not 0 <= examples <= _MOST_EXAMPLES:
         raise UsageError(f"examples is {examples}, expected 0 to {_MOST_EXAMPLES:,}")
-    if not operation or "," in operation:
+    if not operation or any(sign in operation for sign in ",*?["):
         raise UsageError(f"operation is {operation!r}, expected one name, as `attnproof list` has")
     use_operations()
     (chosen,) = pick_operations(operation)

@@ -243,13 +243,18 @@ def test_an_empty_argument_of_a_recorded_command_is_its_own(tmp_path, monkeypatc
     assert ended.value.code == 3, capfd.readouterr().err
 
 
-def test_a_list_on_a_narrow_terminal_has_whole_names(monkeypatch, capsys):
+def test_a_list_on_a_narrow_terminal_or_in_a_pipe_has_whole_names(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     assert run_here("list", monkeypatch) == 0
     shown = capsys.readouterr().out.splitlines()
     assert max(map(len, shown)) <= 80
     names = {words[1] for words in map(str.split, shown) if len(words) > 1}
     assert [name for name in ALL if name not in names] == []
+    monkeypatch.delenv("COLUMNS")
+    assert run_here("list", monkeypatch) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[1] for line in lines[1 : lines.index("")]} == set(ALL)
+    assert not any(line.endswith(" ") for line in lines)
     assert run_here("list --wide", monkeypatch) == 0
     assert "interfaces" in capsys.readouterr().out
 
@@ -287,6 +292,13 @@ def test_collections_go_on_after_the_imports_of_a_verb(monkeypatch, capsys):
 def test_version(monkeypatch, capsys):
     assert run_here("--version", monkeypatch) == 0
     assert capsys.readouterr().out == f"attnproof {__version__}\n"
+
+
+def test_patterns_and_parts_of_names(monkeypatch, capsys):
+    assert run_here("list is_block_tables_*", monkeypatch) == 0
+    assert "is_block_tables_empty(block_tables:" in capsys.readouterr().out
+    assert run_here("list newslot", monkeypatch) == 2
+    assert "did you mean compute_new_slot_mapping?" in capsys.readouterr().err
 
 
 def test_list_describes_one_operation(monkeypatch, capsys):

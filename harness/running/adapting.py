@@ -7,6 +7,7 @@ import builtins
 import inspect
 import re
 from collections.abc import Iterable
+from fnmatch import fnmatch
 from inspect import Parameter
 from pathlib import Path
 from types import ModuleType
@@ -293,11 +294,12 @@ def _check_call(place: str, call: ast.Call, function: Any) -> None:
         raise AdapterError(f"{place}: {ast.unparse(call.func)}{theirs}: {problem}") from None
 
 
-def unused_notes(candidates: Iterable[str]) -> list[str]:
+def unused_notes(candidates: Iterable[str], ops: str) -> list[str]:
     """Return a sentence for each expression of tables that leaves arguments of its call unused.
 
-    `candidates` are as typed. Raises UsageError for a table that is refused.
+    `candidates` and `ops` are as typed. Raises UsageError for a table that is refused.
     """
+    patterns = ops.split(",") if ops else ["*"]
     tables = [
         (path, read_adapter(path)) for path in map(Path, candidates) if path.suffix == ".toml"
     ]
@@ -306,7 +308,8 @@ def unused_notes(candidates: Iterable[str]) -> list[str]:
         f"{'it' if len(unused) == 1 else 'them'} may fail"
         for path, adapter in tables
         for name, text in adapter.functions.items()
-        if (unused := _unused(name, text))
+        if any(fnmatch(name, pattern.strip()) for pattern in patterns)
+        and (unused := _unused(name, text))
     ]
 
 

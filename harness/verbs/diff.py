@@ -10,7 +10,7 @@ from attnproof.harness.escaping import escape_tree, markdown_code, markdown_text
 from attnproof.harness.model.comparison import Comparison, RunFinding
 from attnproof.harness.report.shared.comparison import compare, read_run
 from attnproof.harness.report.shared.wording import many
-from attnproof.harness.running.errors import MISMATCH, VERIFIED, UsageError
+from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.options import DiffOptions
 
@@ -18,9 +18,9 @@ SCHEMA = "attnproof.diff/1"
 
 
 def diff(options: DiffOptions) -> int:
-    """Print the comparison; return 1 if the newer run has new findings, else 0.
+    """Print the comparison; return the exit code. Raise UsageError if one of the two is no run.
 
-    Raise UsageError if one of the two is no run.
+    It is 1 if the newer run has new findings, 3 if it has none but lost a verdict, else 0.
     """
     if options.json and options.markdown:
         raise UsageError("--json and --markdown exclude each other: drop one of them")
@@ -33,7 +33,9 @@ def diff(options: DiffOptions) -> int:
         say("\n".join(_markdown(comparison)))
     else:
         say("\n".join(_lines(comparison)))
-    return MISMATCH if comparison.new else VERIFIED
+    if comparison.new:
+        return MISMATCH
+    return INCOMPLETE if comparison.lost else VERIFIED
 
 
 def _groups(comparison: Comparison) -> Iterator[tuple[str, RunFinding, str]]:

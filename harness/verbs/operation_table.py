@@ -63,15 +63,16 @@ def read_index() -> Index:
 
 
 def print_index(index: Index, *, wide: bool = False, chosen: bool = False) -> None:
-    """Print the table of operations and that of oracles, or a short table on a narrow terminal.
+    """Print the table of operations and that of oracles, or a short table.
 
-    A `wide` table has all columns on any terminal; a short one shows what candidates offer only
-    if the user has `chosen` them.
+    A wide terminal has the whole table, `wide` one without a terminal too, where a short one has a
+    line for each operation. A short one shows what candidates offer only if the user has `chosen`
+    them.
     """
     console = make_console()
     if wide:
         console.width = _ALL_COLUMNS
-    if console.width < _LEAST_COLUMNS:
+    if console.width < _LEAST_COLUMNS or not (wide or console.is_terminal):
         for line in _short_lines(index.operations, console.width, chosen=chosen):
             console.print_line(line)
         return
@@ -90,11 +91,13 @@ def make_console() -> Screen:
 
 def _short_lines(rows: list[Row], columns: int, *, chosen: bool) -> Iterator[str]:
     """Yield lines of section, name and what it computes, or what the chosen candidates offer."""
-    head = f"{_HEADINGS[0]:<4}  {_HEADINGS[1]:<{_NAME_COLUMNS}}  "
+    longest = max(len(row.name) for row in rows)
+    width = longest if columns >= _LEAST_COLUMNS else _NAME_COLUMNS
+    head = f"{_HEADINGS[0]:<4}  {_HEADINGS[1]:<{width}}  "
     yield f"{head}{'offers' if chosen else _HEADINGS[2]}"
     for row in rows:
         offers = ", ".join(f"{name}: {word}" for name, word in row.offers.items())
-        name = f"{row.section:<4}  {row.name:<{_NAME_COLUMNS}}  "
+        name = f"{row.section:<4}  {row.name:<{width}}  "
         if len(name) > len(head):
             yield name.rstrip()
             name = ""

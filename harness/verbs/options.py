@@ -12,6 +12,12 @@ from typing import Annotated
 
 import typer
 
+_Ops = Annotated[
+    str,
+    typer.Option(
+        help="operations or patterns such as 'split_*', separated by commas (default: all)"
+    ),
+]
 _Traces = Annotated[
     list[Path],
     typer.Option("--trace", help="file of requests; repeatable (default: a built-in sampler)"),
@@ -97,7 +103,7 @@ class CallOptions(CandidateOptions):
 class RunOptions(CallOptions):
     """Options of the verbs that verify operations."""
 
-    ops: Annotated[str, typer.Option(help="operations, separated by commas (default: all)")] = ""
+    ops: _Ops = ""
     jobs: Annotated[
         int, typer.Option(help="operations verified at a time, 0 for one per core, at most 8")
     ] = 0
@@ -301,7 +307,10 @@ class ListOptions(CandidateOptions):
     """Arguments and options of `list`."""
 
     operations: Annotated[
-        list[str], typer.Argument(help="operations to describe in full (default: a table of all)")
+        list[str],
+        typer.Argument(
+            help="operations or patterns such as 'split_*' to show in full (default: a table)"
+        ),
     ] = field(default_factory=list)
     markdown: Annotated[
         bool, typer.Option("--markdown", help="print a page on every operation")
@@ -383,7 +392,7 @@ class MutantsOptions(CallOptions):
     """Options of `attnproof mutants`."""
 
     out: Annotated[Path, typer.Option(help="folder of the results")] = Path("reports/mutants")
-    ops: Annotated[str, typer.Option(help="operations, separated by commas (default: all)")] = ""
+    ops: _Ops = ""
     examples: Annotated[int, typer.Option(help="cases drawn for each operation")] = 150
     sample: Annotated[int, typer.Option(help="judge so many mutants, chosen at random; 0: all")] = 0
     only: Annotated[

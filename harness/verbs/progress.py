@@ -51,9 +51,11 @@ def run_progress(expected_cases: int) -> Iterator[ProgressCallbacks]:
             say(f"PROGRESS    {tally}")
             due = time.monotonic() + _LINE_S
 
-    yield ProgressCallbacks(
-        tally.planned, tally.started, tally.progressed, ended, tick, _print_first_finding
-    )
+    def failing(interim: Outcome) -> None:
+        say(_first_finding(interim))
+        tally.failing(interim)
+
+    yield ProgressCallbacks(tally.planned, tally.started, tally.progressed, ended, tick, failing)
 
 
 @contextmanager
@@ -78,6 +80,8 @@ class Tally:
         """Expected time of the whole run, a moving average over the ends of operations."""
         self._running: dict[tuple[str, str], int] = {}
         """Cases so far of each operation and candidate that runs."""
+        self._failing: set[tuple[str, str]] = set()
+        """Those of them with a finding already."""
 
     def planned(self, total: int) -> None:
         """Note the number of tasks."""
@@ -91,10 +95,15 @@ class Tally:
         """Note the cases of a task so far."""
         self._running[operation, candidate] = cases
 
+    def failing(self, outcome: Outcome) -> None:
+        """Note the first finding of a task that runs."""
+        self._failing.add((outcome.result.name, outcome.result.candidate))
+
     def ended(self, outcome: Outcome) -> None:
         """Note the end of a task; of one that was never started only its findings."""
         result = outcome.result
         self._findings += len(outcome.findings)
+        self._failing.discard((result.name, result.candidate))
         if self._running.pop((result.name, result.candidate), None) is not None:
             self._done += 1
             self._ended_cases += result.cases
@@ -108,7 +117,7 @@ class Tally:
         rate = cases / seconds if seconds else 0
         text = (
             f"{self._done} of {many(self._total, 'operation')}, {cases:,} cases ({rate:.0f}/s), "
-            f"{many(self._findings, 'finding')}"
+            f"{many(self._findings + len(self._failing), 'finding')}"
         )
         # An average that the run has outlasted says nothing about the rest.
         left = self._expected_s - seconds
@@ -133,12 +142,8 @@ def print_result(outcome: Outcome) -> None:
         say("\n".join(_lines(outcome)))
 
 
-def _print_first_finding(interim: Outcome) -> None:
-    """Print what an operation fails by, long before its last case."""
-    say(_first_finding(interim))
-
-
 def _first_finding(interim: Outcome) -> str:
+    """Return a line on what an operation fails by, long before its last case."""
     name, candidate = interim.result.name, interim.result.candidate
     return escape_line(f"FAILING     {name} [{candidate}] {_described(interim.findings[0])}")
 
@@ -211,6 +216,7 @@ def _bars(expected_cases: int) -> Iterator[ProgressCallbacks]:
 
         def failing(interim: Outcome) -> None:
             progress.console.print(_first_finding(interim))
+            tally.failing(interim)
 
         def tick() -> None:
             progress.update(whole, description=str(tally))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from pathlib import Path
 
 from msgspec import structs
@@ -23,23 +24,36 @@ from attnproof.harness.running.errors import UsageError
 from attnproof.harness.verbs.options import CallOptions
 
 _CONTRACTS = {"engine": ENGINE, "strict": STRICT}
+_FEW = 8
+"""Most operations whose name contains an unknown one, to name all of them."""
 _NAMED_FILES = 20
 """Maximum number of files that a note names; further ones are counted."""
 
 
 def pick_operations(names: str) -> list[Operation]:
-    """Return the operations of a comma-separated list, all for "". Raise UsageError."""
+    """Return the operations of a comma-separated list of names and patterns, all for "".
+
+    Raise UsageError.
+    """
     if not names:
         return list(ALL.values())
-    picked = []
-    for name in dict.fromkeys(part.strip() for part in names.split(",")):
+    picked: list[str] = []
+    for name in (part.strip() for part in names.split(",")):
         if not name:
             raise UsageError(f"no operation '' in {names!r}: drop a comma")
-        if name not in ALL:
-            hint = near_hint(name, ALL, 0.45).strip() or "`attnproof list` prints all names"
-            raise UsageError(f"no operation {name!r}: {hint}")
-        picked.append(ALL[name])
-    return picked
+        matching = fnmatch.filter(ALL, name)
+        if not matching:
+            raise UsageError(f"no operation {name!r}: {_hint(name)}")
+        picked += matching
+    return [ALL[name] for name in dict.fromkeys(picked)]
+
+
+def _hint(name: str) -> str:
+    """Return the nearest operations of an unknown name or pattern, or how to list them."""
+    containing = [known for known in ALL if name.replace("_", "") in known.replace("_", "")]
+    if containing and len(containing) <= _FEW:
+        return f"did you mean {' or '.join(containing)}?"
+    return near_hint(name, ALL, 0.45).strip() or "`attnproof list` prints all names"
 
 
 def with_contract(candidates: list[Candidate], options: CallOptions) -> list[Candidate]:

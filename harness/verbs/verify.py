@@ -64,7 +64,7 @@ def _verify(
 def _verified(
     options: VerifyOptions, command: str, timing: TimingOptions | None, minimise_known: bool
 ) -> tuple[int, Path]:
-    for note in () if options.quiet else unused_notes(options.candidates):
+    for note in () if options.quiet else unused_notes(options.candidates, options.ops):
         say(f"note: {note}")
     done = run_verification(
         options,

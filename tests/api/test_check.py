@@ -50,6 +50,12 @@ def test_a_case_is_a_file_or_its_json_too(tmp_path):
             attnproof.check(one_slot_late, form)
 
 
+def test_a_wrong_result_on_a_case_of_no_engine_is_a_warning():
+    unreal = next(c for c in CASES if ALL[NAME].why_unreal(c) and c.batch.num_tokens)
+    with pytest.warns(UserWarning, match="no engine makes the case"):
+        attnproof.check(one_slot_late, unreal)
+
+
 def test_malformed_input_fails_under_the_strict_contract_only():
     (case, *_) = (case for case in attnproof.cases(NAME, 0, malformed=True) if case.fault)
 

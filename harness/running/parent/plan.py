@@ -94,11 +94,12 @@ def probe(candidates: list[Candidate], operations: list[Operation], settings: Se
             worker.stop()
         if not worker.offers:
             own = [name for name in by_name if name in own_names()]
+            functions = [name for name in by_name if name.islower()]
             hints = _misspelt(worker) or ([] if own else [_OWN])
             near = "".join(f"; {hint}" for hint in hints)
             raise UsageError(
                 f"candidate {candidate.name} offers none of the operations asked for: "
-                f"define functions such as {[*own, *by_name][0]}{near}"
+                f"define functions such as {[*own, *functions, *by_name][0]}{near}"
             )
         reasons = {name: worker.why_not_offered(name) for name in by_name}
         lacking = {name: why for name, why in reasons.items() if why is not None}

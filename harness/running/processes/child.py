@@ -137,7 +137,7 @@ class Child:
                 continue
             self._seen = self._over_limits()
             if self._seen is None and stopwatch.look() >= timeout_s:
-                self._seen = End(EndKind.LATE, f"{timeout_s:g} s")
+                self._seen = End(EndKind.LATE, f"{round(timeout_s, 2):g} s")
             if self._seen is not None:
                 return None
 

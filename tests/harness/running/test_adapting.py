@@ -116,9 +116,10 @@ def test_what_a_table_offers_has_the_place_of_the_candidates_own(tmp_path):
 
 def test_arguments_that_an_expression_leaves_unused_are_named(tmp_path):
     (path := tmp_path / "acme.toml").write_text(TABLE)
-    assert unused_notes([str(path), "optimized"]) == []
+    assert unused_notes([str(path), "optimized"], "") == []
     path.write_text(TABLE.replace("part_of(query_start_loc", "part_of(SIZE"))
-    [note] = unused_notes([str(path)])
+    assert unused_notes([str(path)], "BlockTables") == []
+    [note] = unused_notes([str(path)], "BlockTables,slice_*")
     assert "slice_query_start_locs: the expression uses no query_start_loc: the cases" in note
 
 

@@ -81,11 +81,14 @@ def test_new_findings_are_exit_code_1(runs, capsys):
     assert code == 1
 
 
-def test_no_new_finding_is_exit_code_0(runs, tmp_path, capsys):
-    fixed = write_run(tmp_path / "fixed", finding("off by one block"), operations=[])
+def test_no_new_finding_is_exit_code_0(runs, capsys):
     assert printed(capsys, runs[0], runs[0])[0] == 0
+
+
+def test_a_lost_verdict_is_exit_code_3(runs, tmp_path, capsys):
+    fixed = write_run(tmp_path / "fixed", finding("off by one block"), operations=[])
     code, text = printed(capsys, runs[0], fixed)
-    assert code == 0
+    assert code == 3
     assert "NOT REPORTED build_slot_mapping [mine] (wrong-result): stale entry read" in text
     assert "LOST VERDICT build_slot_mapping [mine] was FAIL: not part of the run" in text
 

@@ -8,13 +8,15 @@ from attnproof.harness.verbs.progress import Tally
 
 
 def test_progress_has_total_rate_findings_and_the_time_left():
-    seconds = iter([0.0, 10.0, 20.0, 20.0, 50.0, 150.0])
+    seconds = iter([0.0, 10.0, 10.0, 20.0, 20.0, 50.0, 150.0])
     tally = Tally(lambda: next(seconds))
     tally.planned(3)
     tally.started("a", "mine")
     tally.started("b", "mine")
     tally.progressed("a", "mine", 50)
     assert str(tally) == "0 of 3 operations, 50 cases (5/s), 0 findings"
+    tally.failing(outcome("a", 50))
+    assert str(tally) == "0 of 3 operations, 50 cases (5/s), 1 finding"
     tally.ended(outcome("a", 60))
     tally.progressed("b", "mine", 40)
     assert str(tally) == "1 of 3 operations, 100 cases (5/s), 0 findings, about 40 s left"
