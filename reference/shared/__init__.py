@@ -38,6 +38,7 @@ from .spec_decode import (
     reshape_query_for_spec_decode,
 )
 from .subclasses import subclass_attention_backend, subclass_attention_metadata
+from .transfers import map_block_ids_for_block_size_ratio, pair_block_ids
 from .xformers import XFormersAttentionMetadata
 
 __all__ = [
@@ -65,6 +66,8 @@ __all__ = [
     "is_all_encoder_attn_metadata_set",
     "is_block_tables_empty",
     "is_valid_kv_cache_layout",
+    "map_block_ids_for_block_size_ratio",
+    "pair_block_ids",
     "reshape_attn_output_for_spec_decode",
     "reshape_query_for_spec_decode",
     "set_kv_cache_layout",

@@ -55,6 +55,7 @@ def judge(request):
     "E81: 0.32 raises RuntimeError for a batch with graph padding tokens.",
     "E68: 0.32 keeps the logits fields, whose indices are those of the smaller batch.",
     "E69: 0.32 keeps the fields of tokens, whose entries are those of the smaller bat",
+    "E83: 0.32 pairs all blocks of the prefill with an empty list of the decode side.",
     "E70: 0.32 keeps `seq_lens_cpu_upper_bound` as it was: it is then below the",
 )
 @pytest.mark.parametrize("name", sorted(CASES))

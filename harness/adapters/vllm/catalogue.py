@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from attnproof import reference
 from attnproof.harness.adapters.quiet import quietly
-from attnproof.harness.adapters.vllm import builders, drafter, functions, kv_manager
+from attnproof.harness.adapters.vllm import builders, drafter, functions, kv_manager, nixl
 from attnproof.harness.adapters.vllm.functions import Adapted, First
 from attnproof.harness.adapters.vllm.installed import defines, find
 from attnproof.harness.adapters.vllm.kernel_blocks import KernelBlocks
@@ -31,6 +31,7 @@ _XFORMERS_CLASSES = ("XFormersAttentionImpl", "XFormersAttentionBackend")
 _MLA = "model_executor.layers.attention.mla_attention"
 _DRAFTER = "v1.spec_decode.utils"
 _REORDER = "reorder_batch_to_split_decodes_and_prefills"
+_NIXL = ("distributed.kv_transfer.kv_connector.v1.nixl.base_worker",)
 
 
 class Entry(NamedTuple):
@@ -121,6 +122,18 @@ ENTRIES: dict[str, Entry] = {
             "enable_caching",
         ),
         members=("get_computed_blocks_for_connector", "truncate_computed_blocks"),
+    ),
+    "pair_block_ids": Entry(
+        _NIXL,
+        nixl.PairBlockIds,
+        "NixlBaseConnectorWorker",
+        members=("_logical_to_kernel_block_ids", "_apply_prefix_caching"),
+    ),
+    "map_block_ids_for_block_size_ratio": Entry(
+        _NIXL,
+        nixl.MapBlockIds,
+        "NixlBaseConnectorWorker",
+        members=("_map_block_ids_for_block_size_ratio",),
     ),
     "compute_new_slot_mapping": Entry((_DRAFTER,), drafter.compute_new_slot_mapping),
     "extend_all_queries_by_N": Entry((_DRAFTER,), Adapted),

@@ -196,7 +196,8 @@ class Cases:
                 params=case.params,
                 metadata=values.metadata_among(args | kwargs),
             )
-        return Call(args, kwargs, arena=arena, written=values.written(), facts=facts)
+        plain = {name: value for name, value in args.items() if type(value) in (list, dict)}
+        return Call(args, kwargs, arena, plain, values.written(), facts=facts)
 
     def outputs(self, call: Call, result: Any) -> Outputs:
         """Return the results and the written arguments by name."""
