@@ -5,8 +5,8 @@
 Each `*.py` of the folder is a backend with one mistake; its docstring begins with the operation
 and the mistake ("build_slot_mapping: ..."). Each is verified by `attnproof verify --candidate FILE
 --ops OPERATION`. Prints a row of Markdown for each, then the rates. *Found* is a finding; *advice*
-alone fails no candidate, so such mistakes are no part of the share; *open* has no verdict. Exit
-code 1 unless all are found or advice.
+alone fails no candidate, so such mistakes are no part of the share, and advice on malformed input
+is none; *open* has no verdict. Exit code 1 unless all are found or advice.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attnproof.harness.escaping import markdown_text
+from attnproof.harness.model.verdict import ERRORS
 from attnproof.harness.running.errors import INFRASTRUCTURE, USAGE
 
 
@@ -63,10 +64,12 @@ def judge(mistake: Mistake, options: list[str]) -> Judgement:
     if done.returncode in (USAGE, INFRASTRUCTURE):
         raise SystemExit(f"{mistake.file}: {done.stderr.strip().splitlines()[-1]}")
     run = json.loads(done.stdout)
-    for result in ("findings", "advice"):
-        if run[result]:
-            headings = tuple(dict.fromkeys(finding["diagnosis"] for finding in run[result]))
-            return Judgement(result.replace("findings", "found"), headings, run["seconds"])
+    # A backend without checks accepts malformed input, whatever its mistake is.
+    advice = [finding for finding in run["advice"] if finding["oracle"] != ERRORS]
+    for result, findings in (("found", run["findings"]), ("advice", advice)):
+        if findings:
+            headings = tuple(dict.fromkeys(finding["diagnosis"] for finding in findings))
+            return Judgement(result, headings, run["seconds"])
     return Judgement("missed" if run["verdict"] == "PASS" else "open", (), run["seconds"])
 
 
