@@ -13,6 +13,7 @@ from attnproof.harness.model.case import Case
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.run import Difference, Finding
 from attnproof.harness.report.pictures.sequence_input import case_steps
+from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.terminal.case import draw_case, draw_difference
 from attnproof.harness.report.terminal.sequence import draw_steps
 from attnproof.harness.verbs.screen import Screen
@@ -24,8 +25,8 @@ _WIDTH = 110
 def finding_card(finding: Finding, replay: str) -> str:
     """Return the text of a finding; `replay` is the command line that repeats it."""
     head = f"{finding.operation} [{finding.candidate}] ({finding.kind}): {finding.diagnosis}"
-    lines = [head, f"  {finding.message}"]
-    lines += [f"  {finding.interface}"] if finding.interface else []
+    effect = attempt("the consequence", lambda: consequence(finding), str)
+    lines = [head, f"  {finding.message}", *([f"  {effect}"] if effect else [])]
     drawing = picture(finding.case, finding.outputs, finding.place, finding.steps)
     end = [f"at {finding.function}"] if finding.function else []
     end += [f"replay: {replay}"] if replay else []

@@ -25,7 +25,7 @@ from attnproof.harness.model.run import Difference
 from attnproof.harness.model.verdict import Explanation, Failure
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import judge
-from attnproof.harness.oracles.diagnosis import heading
+from attnproof.harness.oracles.diagnosis import heading, sentence
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.cases import CaseError, CaseFile, read_case
@@ -161,7 +161,7 @@ def _text(trial: Trial, failures: tuple[Failure, ...], candidate: Candidate) -> 
     except Exception as error:  # the failure stands without the comparison
         explanation, outputs = Explanation([], f"the outputs cannot be shown: {error}"), []
     head = f"{trial.case.operation} ({first.kind}): {heading(first)}"
-    lines = [head, *(f"  {failure.oracle}: {failure.message}" for failure in failures)]
+    lines = [head, *(f"  {failure.oracle}: {sentence(failure)}" for failure in failures)]
     drawing = picture(trial.case, outputs, first.place, explanation.steps)
     log = (first.log or explanation.log).rstrip()
     logs = [log] if log else []

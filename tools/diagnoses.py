@@ -26,7 +26,7 @@ _RETURNS = ("str", "str | tuple[str, ...]", "tuple[str, str]", "tuple[str, str] 
 _OTHER_TEXTS = re.compile(
     # What these functions return is a part of a detail, a refusal of a case, a condition or a name.
     r"problem|unreal|^(condition_of|written_twice|brief|type_name|token_name|mask_name|_layer_name|_not_divided|why_not_joined|log|needs_wide_pool|key_of|in_place)$"
-    r"|^(_advice|_keys|_error_kind|_place|_described|_reached|_named|names?|unmapped|_label|_batch_sentence|wait_message|root|output_in_both|about|heading|_many|interface_sentence|engine_sentence)$"
+    r"|^(_advice|_keys|_error_kind|_place|_described|_reached|_named|names?|unmapped|_label|wait_message|root|output_in_both|about|heading|_many|\w*sentence)$"
 )
 _KINDS = {
     "bug": "a bug",

@@ -216,8 +216,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     values, which needs torch and the candidate's module alone."""
     no_snippet: str = ""
     """Why there is no program, "" if there is one."""
-    tensors: list[str] = []
-    """Name, dtype, shape, device and stride of each tensor among the arguments of a call."""
+    arguments: list[str] = []
+    """A line on each argument of a call: its value, or dtype, shape, device and stride."""
     failed_cases: int
     """Cases of this run that failed by the same root cause, those of shrinking too."""
     evidence: dict[str, Evidence] = {}
@@ -226,6 +226,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Why no engine makes the shrunk case, "" if one may."""
     function: str = ""
     """Source of the candidate's function or class, such as "backend.py:12"; "" if unknown."""
+    kernel: str = ""
+    """A sentence on what a kernel reads or writes wrongly in the smallest case, "" if unknown."""
     interface: str = ""
     """A sentence on the interfaces in which the case passes, "" without any."""
     engine: str = ""

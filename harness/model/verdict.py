@@ -175,5 +175,5 @@ class Explanation(msgspec.Struct, frozen=True):
     values, which needs torch and the candidate's module alone."""
     no_snippet: str = ""
     """Why there is no program, "" if there is one."""
-    tensors: list[str] = []
-    """Name, dtype, shape, device and stride of each tensor among the arguments of a call."""
+    arguments: list[str] = []
+    """A line on each argument of a call: its value, or dtype, shape, device and stride."""

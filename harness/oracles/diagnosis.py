@@ -15,7 +15,7 @@ from attnproof.harness.cases.memory.arena import STALE_PATTERNS, UNWRITTEN_PATTE
 from attnproof.harness.model.call import MISSING, Facts, Quantity
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.place import Place
-from attnproof.harness.model.verdict import LOST, Failure
+from attnproof.harness.model.verdict import CONSUMER, LOST, Failure
 from attnproof.harness.oracles.guards import are_poison
 
 _OFFSETS = ("query_start_loc", "query_start_loc_cpu")
@@ -110,6 +110,22 @@ def heading(failure: Failure, explained: Counter[str] | None = None, cases: int 
     where = failure.where or failure.field
     seen = failure.message if len(failure.message) <= _MOST_WORDS else f"{where} is wrong"
     return f"{seen}: {failure.about}" if failure.about else seen
+
+
+def sentence(failure: Failure) -> str:
+    """Return the message, after the known mistake unless one of the two repeats the other."""
+    mistake = heading(failure)
+    repeated = mistake in failure.message or mistake.startswith(failure.message)
+    return failure.message if repeated else f"{mistake}: {failure.message}"
+
+
+def kernel_sentence(failures: Sequence[Failure]) -> str:
+    """Return what a kernel reads or writes wrongly by the failures of a case, "" if unknown.
+
+    It is "" too if the first failure says it.
+    """
+    seen = [sentence(failure) for failure in failures if failure.oracle == CONSUMER]
+    return f"In a kernel: {seen[0]}." if seen and failures[0].oracle != CONSUMER else ""
 
 
 def _implies(text: str, other: str) -> bool:

@@ -229,7 +229,7 @@ def same(expected: Any, got: Any) -> bool:
         return False
     if isinstance(expected, list | tuple):
         # Where a list may hold tensors, `==` would have to reduce their comparison to a bool.
-        if _is_flat(expected) and _is_flat(got) and expected == got:
+        if is_flat(expected) and is_flat(got) and expected == got:
             return True
         return len(expected) == len(got) and all(map(_same_items, expected, got))
     if isinstance(expected, dict):
@@ -259,7 +259,8 @@ def _same_atoms(expected: Any, got: Any) -> bool:
 _HOLDERS = (torch.Tensor, np.ndarray, list, tuple, dict)
 
 
-def _is_flat(values: Any) -> bool:
+def is_flat(values: Any) -> bool:
+    """True if no item of a list or tuple holds others."""
     return ATOMS.issuperset(map(type, values))
 
 

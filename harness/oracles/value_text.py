@@ -28,13 +28,13 @@ def as_array(value: Any) -> np.ndarray | None:
 def brief(value: Any) -> str:
     """Return the value on one line of at most 200 characters, with the type unless it is a list."""
     if as_array(value) is None or isinstance(value, list):
-        return _plain_text(value, DIGITS[0])
-    return f"{_plain_text(value, DIGITS[0])} ({type_name(value)})"
+        return in_brief(value)
+    return f"{in_brief(value)} ({type_name(value)})"
 
 
 def briefs(expected: Any, got: Any) -> dict[str, str]:
     """Return both values in brief, floats in as few digits as tell the two apart."""
-    texts = [(_plain_text(expected, digits), _plain_text(got, digits)) for digits in DIGITS]
+    texts = [(in_brief(expected, digits), in_brief(got, digits)) for digits in DIGITS]
     pair = next((pair for pair in texts if pair[0] != pair[1]), texts[0])
     types = [
         "" if as_array(value) is None or isinstance(value, list) else f" ({type_name(value)})"
@@ -43,7 +43,7 @@ def briefs(expected: Any, got: Any) -> dict[str, str]:
     return {"expected": pair[0] + types[0], "got": pair[1] + types[1]}
 
 
-def _plain_text(value: Any, digits: int) -> str:
+def in_brief(value: Any, digits: int = DIGITS[0]) -> str:
     """Return the value without its type, floats in so many digits."""
     array = as_array(value)
     if array is None:

@@ -14,9 +14,9 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, Difference
-from attnproof.harness.model.verdict import Explanation, Failure
+from attnproof.harness.model.verdict import Explanation
 from attnproof.harness.operations import ALL
-from attnproof.harness.oracles.diagnosis import heading
+from attnproof.harness.oracles.diagnosis import heading, sentence
 from attnproof.harness.oracles.errors import NAME as RAISED
 from attnproof.harness.report.pictures.sequence_input import case_steps
 from attnproof.harness.report.shared.literal import case_literal
@@ -201,7 +201,7 @@ def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
     )
     wrong = [difference for difference in differences if not difference.equal]
     console.print(attempt("the picture of the case", lambda: draw_case(case, wrong), Text))
-    for line in explanation.tensors:
+    for line in explanation.arguments:
         console.print_line(line, style="dim")
     steps = explanation.steps or attempt("the steps", lambda: case_steps(case), lambda _fault: [])
     if steps:
@@ -224,7 +224,7 @@ def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
     if explanation.snippet and steps:
         console.print(f"\n{explanation.snippet}\n")
     for failure in failures:
-        console.print_line(_sentence(failure))
+        console.print_line(f"{failure.oracle} ({failure.kind}): {sentence(failure)}")
     oracle = failures[0].oracle
     shared = attempt("a sentence", lambda: shared_mistake(oracle, differences), str)
     if shared:
@@ -234,13 +234,13 @@ def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
         console.print(log.rstrip(), style="dim")
     if explained.unknown:
         operation = ALL[case.operation]
-        sentence = attempt(
+        by_interface = attempt(
             "the other interfaces", lambda: interface_sentence(worker, operation, case), str
         )
         by_engine = attempt(
             "the engine", lambda: engine_sentence(candidate, case, explained.unknown[0]), str
         )
-        for line in filter(None, (sentence, by_engine)):
+        for line in filter(None, (by_interface, by_engine)):
             console.print_line(line)
     return _conclude(explained, console, label)
 
@@ -257,10 +257,3 @@ def _conclude(explained: Explained, console: Screen, label: str) -> int:
         return VERIFIED
     console.print_line(f"FAIL {label}: {heading(explained.unknown[0])}", style="bold red")
     return MISMATCH
-
-
-def _sentence(failure: Failure) -> str:
-    mistake = heading(failure)
-    repeated = mistake in failure.message or mistake.startswith(failure.message)
-    diagnosis = "" if repeated else f"{mistake}: "
-    return f"{failure.oracle} ({failure.kind}): {diagnosis}{failure.message}"

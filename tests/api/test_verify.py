@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import attnproof
+from attnproof.harness.verbs.options import ReplayOptions
+from attnproof.harness.verbs.replay import replay
 
 OPERATION = "is_block_tables_empty"
 WRONG = f"def {OPERATION}(block_tables):\n    return block_tables is not None\n"
@@ -57,6 +60,29 @@ def test_a_wrong_function_is_a_finding(folder, capfd):
     assert [advice.kind for advice in run.advice] == ["contract"]
     assert _files(folder) == before
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_every_text_on_a_finding_says_what_a_kernel_does_wrongly(folder, capfd):
+    late = folder / "late.py"
+    late.write_text(
+        "from attnproof import reference\n\n\ndef build_slot_mapping(*args, **kwargs):\n"
+        "    return reference.build_slot_mapping(*args, **kwargs) + 1\n",
+        encoding="utf-8",
+    )
+    run = attnproof.verify(
+        "late.py", ops="build_slot_mapping", examples=20, steps=0, seed=1, out="kept"
+    )
+    finding = next(finding for finding in run.findings if finding.oracle == "equality")
+    sentence = finding.kernel.removeprefix("In a kernel: ").removesuffix(".")
+    assert " of request 0 is written to slot " in sentence
+    page = html.unescape((folder / "kept" / "index.html").read_text(encoding="utf-8"))
+    assert all(finding.kernel in text for text in (run.card(finding), run.summary(), page))
+    assert f"block_size = {finding.case.batch.block_size}\n" in page
+    case = folder / "kept" / finding.case_path
+    capfd.readouterr()
+    replay(ReplayOptions(case=str(case), candidates=["late.py"]))
+    assert f"\nconsumer (wrong-result): {sentence}\n" in capfd.readouterr().out
 
 
 @pytest.mark.slow

@@ -62,8 +62,8 @@ class Card(NamedTuple):
     facts: str = ""
     params: tuple[tuple[str, str, str], ...] = ()
     """Name, value and meaning of each other argument of the case."""
-    tensors: str = ""
-    """A line on each tensor among the arguments of the call."""
+    arguments: str = ""
+    """A line on each argument of the call."""
     literal: str = ""
     literal_open: bool = False
     example: str = ""
@@ -167,7 +167,7 @@ def _card(label: str, finding: Finding, room: _Budget) -> Card:
         batch=batch,
         facts=batch_facts(finding.case.batch) if finding.case.batch else "",
         params=_params(finding),
-        tensors=room.keep("\n".join(finding.tensors), "tensors"),
+        arguments=room.keep("\n".join(finding.arguments), "arguments"),
         literal=literal,
         literal_open=literal.count("\n") < _SHORT_LITERAL and not finding.steps,
         example=room.keep(example, "@example") if literal and alone else "",

@@ -107,8 +107,9 @@ _BY_ORACLE = {
 
 
 def consequence(finding: Finding) -> str:
-    """Return sentences on the consequence, the interface and an engine, "" without any."""
-    return " ".join(filter(None, (_effect(finding), finding.interface, finding.engine)))
+    """Return sentences on the consequence, a kernel, the interface and an engine, "" without."""
+    sentences = (_effect(finding), finding.kernel, finding.interface, finding.engine)
+    return " ".join(filter(None, sentences))
 
 
 def _effect(finding: Finding) -> str:

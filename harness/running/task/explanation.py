@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import is_dataclass
+from itertools import islice
 from typing import Any, TypeGuard
 
 import msgspec
@@ -17,14 +18,17 @@ from attnproof.harness.model.place import Place
 from attnproof.harness.model.text import text_of
 from attnproof.harness.model.verdict import Explanation
 from attnproof.harness.operations.shared.sequence import snippet
-from attnproof.harness.oracles.equality import agrees, as_numbers, is_tolerant
+from attnproof.harness.oracles.attempt import ATOMS
+from attnproof.harness.oracles.equality import agrees, as_numbers, is_flat, is_tolerant
 from attnproof.harness.oracles.trial import Trial
-from attnproof.harness.oracles.value_text import as_array, type_name
+from attnproof.harness.oracles.value_text import as_array, in_brief, type_name
 
 _MOST_ELEMENTS = 1 << 20
 """Most elements of an output that the report gets."""
-_MOST_TENSORS = 40
-"""Most tensors of a call that are listed."""
+_MOST_ARGUMENTS = 40
+"""Most arguments of a call that are listed."""
+_MOST_SHOWN = 8
+"""Most elements of a tensor or list that is listed with its values."""
 
 
 def explain(trial: Trial, parts: Parts, target: str) -> Explanation:
@@ -88,26 +92,34 @@ def _wrong_words(right: torch.Tensor, got: Any) -> list[list[int]] | None:
     return indices
 
 
-def tensors_of(call: Call) -> list[str]:
-    """Return a line on each tensor among the arguments: dtype, shape, stride and device."""
-    arguments = call.args | call.kwargs
-    tensors = [pair for name, value in arguments.items() for pair in _named(name, value)]
-    return [
-        f"{name}  {type_name(tensor)}, stride {list(tensor.stride())}"
-        for name, tensor in tensors[:_MOST_TENSORS]
-    ]
+def arguments_of(call: Call) -> list[str]:
+    """Return a line on each argument: few elements by value, tensors by dtype, shape, stride too.
+
+    The values of a buffer that the call must write are left out.
+    """
+    arguments = (call.args | call.kwargs).items()
+    lines = (line for name, value in arguments for line in _lines(name, value, call.written))
+    return list(islice(lines, _MOST_ARGUMENTS))
 
 
-def _named(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of an argument, those in lists and dataclasses with their place."""
+def _lines(name: str, value: Any, written: Container[str]) -> Iterator[str]:
+    """Yield the lines on an argument and on what lists and dataclasses hold."""
     if isinstance(value, torch.Tensor):
-        yield name, value
+        is_shown = value.numel() <= _MOST_SHOWN and name not in written
+        values = f" = {in_brief(value)}" if is_shown else ""
+        yield f"{name}{values}  {type_name(value)}, stride {list(value.stride())}"
+    elif type(value) in ATOMS or isinstance(value, slice | torch.dtype | torch.device | np.generic):
+        yield f"{name} = {in_brief(value)}"
+    elif isinstance(value, np.ndarray) or (type(value) is list and is_flat(value)):
+        values = in_brief(value) if np.size(value) <= _MOST_SHOWN else ""
+        yield f"{name} = {values}" if values else f"{name}  {type_name(value)}"
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from _named(f"{name}[{index}]", item)
+            yield from _lines(f"{name}[{index}]", item, written)
     elif is_dataclass(value) and not isinstance(value, type):
         for field, item in vars(value).items():
-            yield from _named(f"{name}.{field}", item)
+            if item is not None:  # most fields of an engine's metadata are optional
+                yield from _lines(f"{name}.{field}", item, written)
 
 
 def _plain(value: Any) -> Any:

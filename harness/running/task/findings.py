@@ -209,7 +209,7 @@ def _finding(
         steps_before=first.case.num_steps,
         snippet=explanation.snippet,
         no_snippet=explanation.no_snippet,
-        tensors=explanation.tensors,
+        arguments=explanation.arguments,
         failed_cases=cases,
         evidence={
             origin: Evidence(tally.shown[origin], count)
@@ -217,6 +217,7 @@ def _finding(
         },
         unreal=examination.operation.why_unreal(case),
         function=examination.worker.places.get(case.operation, ""),
+        kernel=cause.kernel if isinstance(cause, RootCause) else "",
         engine=engine,
         command="",
         outputs=outputs,

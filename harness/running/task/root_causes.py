@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from attnproof.harness.model.case import Sourced
 from attnproof.harness.model.verdict import CONSUMER, Failure
+from attnproof.harness.oracles.diagnosis import kernel_sentence
 
 Root = tuple[str, str, str]
 
@@ -20,6 +21,8 @@ class RootCause:
     first: Sourced
     groups: frozenset[str]
     """`Failure.group` of each failure of the smallest case."""
+    kernel: str = ""
+    """`kernel_sentence` on the smallest case."""
 
     @property
     def root(self) -> Root:
@@ -47,7 +50,8 @@ class RootCauses:
         """Add a root cause, unless it is known; `shown` are the failures of its smallest case."""
         if failure.root not in self.by_root:
             groups = frozenset(other.group for other in (failure, *shown))
-            self.by_root[failure.root] = RootCause(failure, smallest, first, groups)
+            kernel = kernel_sentence((failure, *shown))
+            self.by_root[failure.root] = RootCause(failure, smallest, first, groups, kernel)
             self.recorded(self.by_root[failure.root])
 
     def new_failure(self, failures: tuple[Failure, ...]) -> Failure | None:

@@ -33,7 +33,7 @@ from attnproof.harness.running.loading import offered_by
 from attnproof.harness.running.programs.source import NoProgramError
 from attnproof.harness.running.programs.standalone import standalone_program
 from attnproof.harness.running.task.case_process import KINDS, CaseProcess
-from attnproof.harness.running.task.explanation import explain, tensors_of
+from attnproof.harness.running.task.explanation import arguments_of, explain
 from attnproof.harness.running.task.process_failures import BREAKS, FORKS, PRINTS
 from attnproof.harness.running.worker.signatures import Misfit
 from attnproof.harness.running.worker.worker import (
@@ -193,15 +193,15 @@ class Worker(CaseProcess):
         return tuple(failures)
 
     def explain(self, case: Case) -> Explanation:
-        """Return all outputs of the case, none if the candidate dies, and its tensors."""
+        """Return all outputs of the case, none if the candidate dies, and its arguments."""
         explanation = self._outputs_explained(case)
         if explanation.steps:
             return explanation
         # A new call: in that of the reference, tolerant outputs have another dtype.
-        tensors = attempt(
-            "the tensors", lambda: tensors_of(self._trial(case).prepare(0)), lambda _fault: []
+        arguments = attempt(
+            "the arguments", lambda: arguments_of(self._trial(case).prepare(0)), lambda _fault: []
         )
-        return self._with_program(msgspec.structs.replace(explanation, tensors=tensors), case)
+        return self._with_program(msgspec.structs.replace(explanation, arguments=arguments), case)
 
     def _with_program(self, explanation: Explanation, case: Case) -> Explanation:
         """Return the explanation with a program of the call, or why there is none."""

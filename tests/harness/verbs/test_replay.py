@@ -163,7 +163,7 @@ def test_a_case_is_data_of_the_declared_types(tmp_path, params, place):
     assert place in str(refused.value)
 
 
-def test_parameters_are_explained_and_tensors_listed(tmp_path, capfd):
+def test_parameters_are_explained_and_arguments_listed(tmp_path, capfd):
     path, wrong = tmp_path / "case.json", tmp_path / "wrong.py"
     wrong.write_text("def paged_attention(*a, **k):\n    k['out'].zero_()\n")
     batch = make_batch([1], [2], 2, spare_columns=1)
@@ -171,7 +171,9 @@ def test_parameters_are_explained_and_tensors_listed(tmp_path, capfd):
     code, text = replayed(path, wrong, tmp_path, capfd)
     assert code == MISMATCH
     assert "\nwindow 0  (Sliding window in tokens, 0 for none)\n" in text
-    assert re.search(r"\nblock_table  int32 \[1, 3\] cpu, stride \[\d+, 1\]\n", text)
+    assert "\nquery_start_loc = [0 1]  int32 [2] cpu, stride [1]\n" in text
+    assert "\nmax_seq_len = 3\n" in text
+    assert re.search(r"\nkey_cache  float\d+ \[\d+, 2, 1, \d+\] cpu, stride", text)
     assert re.search(r"\nout  float32 \[1, 1, \d+\] cpu, stride \[\d+, \d+, 1\]\n", text)
 
 
