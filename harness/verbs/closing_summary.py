@@ -20,7 +20,7 @@ from attnproof.harness.model.run import (
     Run,
 )
 from attnproof.harness.report.shared.comparison import base_lines
-from attnproof.harness.report.shared.consequences import consequence
+from attnproof.harness.report.shared.consequences import sentences
 from attnproof.harness.report.shared.deviations import deviation_line
 from attnproof.harness.report.shared.diagnoses import entry_of
 from attnproof.harness.report.shared.finding_text import FindingText, advice_counts
@@ -74,17 +74,20 @@ def _finding(finding: Finding, base: Comparison | None) -> list[str]:
     new = attempt("the comparison", lambda: text.if_new("NEW "), lambda _fault: "")
     head = f"{new}{finding.operation} [{finding.candidate}] ({finding.kind}): {finding.diagnosis}"
     message = [f"    {finding.message}"] if finding.has_known_mistake else []
-    shown = attempt(
-        "the evidence",
-        lambda: " ".join(filter(None, [f"    shown by {text.evidence()}.", consequence(finding)])),
-        lambda fault: f"    {fault}",
-    )
+    shown = attempt("the evidence", lambda: _evidence(text), lambda fault: [f"    {fault}"])
     if len(finding.fields) > 1:
         message.append(f"    wrong in all: {', '.join(finding.fields)}")
     also = [f"    also fails because of it: {', '.join(finding.also)}"] if finding.also else []
     page = attempt("the page on the diagnosis", lambda: _page(finding), str)
     what_to_do = [f"    {page}"] if page else []
-    return [head, *message, shown, *what_to_do, *also, f"    {finding.command}"]
+    return [head, *message, *shown, *what_to_do, *also, f"    {finding.command}"]
+
+
+def _evidence(text: FindingText) -> list[str]:
+    """Return the counts with the consequence, and a line for each further sentence."""
+    effect, *others = sentences(text.finding)
+    first = f"    shown by {text.evidence()}. {effect}".rstrip()
+    return [first, *(f"    {sentence}" for sentence in others if sentence)]
 
 
 def _page(finding: Finding) -> str:

@@ -107,9 +107,13 @@ _BY_ORACLE = {
 
 
 def consequence(finding: Finding) -> str:
-    """Return sentences on the consequence, a kernel, the interface and an engine, "" without."""
-    sentences = (_effect(finding), finding.kernel, finding.interface, finding.engine)
-    return " ".join(filter(None, sentences))
+    """Return the `sentences` in one line, "" without any."""
+    return " ".join(filter(None, sentences(finding)))
+
+
+def sentences(finding: Finding) -> tuple[str, ...]:
+    """Return a sentence on the consequence, on a kernel, the interface and an engine; "" each."""
+    return _effect(finding), finding.kernel, finding.interface, finding.engine
 
 
 def _effect(finding: Finding) -> str:
