@@ -37,6 +37,7 @@ from .spec_decode import (
     reshape_attn_output_for_spec_decode,
     reshape_query_for_spec_decode,
 )
+from .state_space import compute_mamba_prefill_checkpoints, compute_varlen_chunk_metadata
 from .subclasses import subclass_attention_backend, subclass_attention_metadata
 from .transfers import map_block_ids_for_block_size_ratio, pair_block_ids
 from .xformers import XFormersAttentionMetadata
@@ -55,7 +56,9 @@ __all__ = [
     "KVCacheManager",
     "MLAAttentionImpl",
     "XFormersAttentionMetadata",
+    "compute_mamba_prefill_checkpoints",
     "compute_slot_mapping_start_idx",
+    "compute_varlen_chunk_metadata",
     "get_kv_cache_layout",
     "get_mla_dims",
     "get_num_prefill_decode_query_kv_tokens",

@@ -100,6 +100,20 @@ ENTRIES: dict[str, Entry] = {
     "split_decodes_prefills_and_extends": Entry((UTILS,), Adapted),
     "maybe_create_ubatch_slices": Entry(_UBATCH[:1], Adapted),
     "mamba_get_block_table_tensor": Entry((UTILS,), functions.state_blocks),
+    "compute_varlen_chunk_metadata": Entry(("v1.attention.backends.mamba2_attn",)),
+    "compute_mamba_prefill_checkpoints": Entry(
+        ("model_executor.layers.mamba.checkpoint",),
+        functions.prefill_checkpoints,
+        passes=(
+            "seq_lens",
+            "query_lens",
+            "hash_block_size",
+            "mamba_block_size",
+            "checkpoint_alignment",
+            "drop_eagle_block",
+            "cache_hit_alignment_tokens",
+        ),
+    ),
     "map_to_kernel_block_table": Entry(
         ("v1.worker.utils",),
         KernelBlocks,

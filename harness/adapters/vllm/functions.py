@@ -112,3 +112,10 @@ def state_blocks(function: Callable[..., Any]) -> interface.Adapted:
         return (block_table, seq_lens, spec, mamba_cache_mode), {}
 
     return Adapted(function, convert=convert)
+
+
+def prefill_checkpoints(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `compute_mamba_prefill_checkpoints`; releases before 0.33 get no lookahead."""
+    if "num_hash_lookahead_tokens" in function.__code__.co_varnames:
+        return function
+    return lambda *args, **_: function(*args[:7])

@@ -1,0 +1,1 @@
+"""Operations of state-space layers (SPEC.md section 17)."""
