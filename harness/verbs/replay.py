@@ -19,7 +19,7 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.oracles.diagnosis import heading, sentence
 from attnproof.harness.oracles.errors import NAME as RAISED
 from attnproof.harness.report.pictures.sequence_input import case_steps
-from attnproof.harness.report.shared.literal import case_literal
+from attnproof.harness.report.shared.literal import shown_literal
 from attnproof.harness.report.shared.wording import shared_mistake
 from attnproof.harness.report.terminal.case import draw_case, draw_difference
 from attnproof.harness.report.terminal.sequence import draw_steps
@@ -85,7 +85,7 @@ def replay(options: ReplayOptions, *, command: str = "attnproof replay") -> int:
     for note in broad:
         console.print_line(f"note: {note}")
     console.print_line(f"case {saved.case.id} of {saved.case.operation}", style="bold")
-    console.print(attempt("the literal", lambda: case_literal(saved.case), str))
+    console.print(attempt("the literal", lambda: shown_literal(saved.case), str))
     # All of them now: a process that has used a device to judge cannot fork others that use it.
     with ExitStack() as launchers:
         started = [_launcher(candidate, saved.case, launchers) for candidate in candidates]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -12,11 +13,30 @@ from attnproof.harness.model.case import Case
 IMPORTS = "from attnproof.harness.model.case import Batch, Case"
 """The line that a literal needs."""
 _WIDTH = 88
+_ENDS = 12
+"""Lines of each end of a long list that `shown_literal` keeps."""
 
 
 def case_literal(case: Case) -> str:
     """Return an expression `Case(...)` that evaluates to an equal case after `IMPORTS`."""
     return _literal(case, 0, 0)
+
+
+def shown_literal(case: Case) -> str:
+    """Return the literal without the middle of long lists: it may have 32,768 ids."""
+    kept: list[str] = []
+    for indent, run in groupby(case_literal(case).splitlines(), _indent):
+        lines = list(run)
+        left = len(lines) - 2 * _ENDS
+        if left > 1:
+            text = f"{indent}# {left:,} lines left out; the case's file has them"
+            lines[_ENDS:-_ENDS] = [text]
+        kept += lines
+    return "\n".join(kept)
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
 
 
 def example_line(case: Case) -> str:

@@ -60,16 +60,23 @@ def strided(values, *strides):
 ''',
     "check": '''
 def check(name, got, expected):
-    """Raise AssertionError unless the value is the expected one."""
-    if isinstance(expected, torch.Tensor):
-        torch.testing.assert_close(
-            got.cpu(), expected, rtol=0, atol=0, equal_nan=True, msg=lambda text: f"{name}: {text}"
-        )
-    elif hasattr(expected, "dtype"):
-        assert got.dtype == expected.dtype, f"{name} is {got.dtype}, expected {expected.dtype}"
-        assert got.tolist() == expected.tolist(), f"{name} is {got}, expected {expected}"
-    else:
+    """Raise AssertionError with the first wrong element unless the value is the expected one."""
+    if not hasattr(expected, "dtype"):
         assert got == expected, f"{name} is {got!r}, expected {expected!r}"
+        return
+    form, right = (
+        (getattr(value, "dtype", type(value)), *getattr(value, "shape", ()))
+        for value in (got, expected)
+    )
+    assert form == right, f"{name} is {form}, expected {right}"
+    got, right = torch.as_tensor(got).cpu(), torch.as_tensor(expected)
+    if right.is_floating_point():
+        got, right = got.double(), right.double()
+    wrong = ((got != right) & ((got == got) | (right == right))).nonzero().tolist()  # NaN is NaN
+    for at in wrong[:1]:
+        pair = [tensor[tuple(at)].item() for tensor in (got, right)]
+        count = f"{len(wrong)} of {right.numel()} elements differ"
+        raise AssertionError(f"{name}{at or ''} is {pair[0]}, expected {pair[1]}; {count}")
 ''',
     "check_close": "\n\n".join(
         [
@@ -79,12 +86,17 @@ def check(name, got, expected):
             inspect.getsource(tolerance.norms_of_rows),
             inspect.getsource(tolerance.without_infinities),
             inspect.getsource(tolerance.rounding_near_0),
+            inspect.getsource(tolerance.farthest),
             '''\
 def check_close(name, got, expected, tolerance=None):
-    """Raise AssertionError unless the floats are within the tolerance."""
+    """Raise AssertionError with the farthest element unless all are within the tolerance."""
+    got = got.cpu()
     if tolerance is not None:
-        expected, got = without_infinities(expected, got.cpu())
-    assert close(expected, got.cpu(), tolerance), f"{name} is {got}, expected {expected}"
+        expected, got = without_infinities(expected, got)
+    if not close(expected, got, tolerance):
+        at = farthest(expected, got) or ()
+        values = f"{got[at]}, expected {expected[at]}"
+        raise AssertionError(f"{name}{list(at) or ''} is {values}: the farthest of {got.numel()}")
 ''',
         ]
     ),

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attnproof.harness.model.case import Batch, Case, decode, encode
-from attnproof.harness.report.shared.literal import IMPORTS, case_literal, example_line
+from attnproof.harness.report.shared.literal import (
+    IMPORTS,
+    case_literal,
+    example_line,
+    shown_literal,
+)
 from tests.harness.report.runs import MIXED
 
 VALUES = st.recursive(
@@ -47,6 +53,15 @@ def test_literal_evaluates_to_the_case(case):
     again = evaluate(case_literal(case))
     assert again == case
     assert repr(again) == repr(case)
+
+
+def test_the_middle_of_a_long_list_is_left_out():
+    case = Case("x", None, {"ids": list(range(32_768)), "rows": [[1], [2]], "last": 7})
+    shown = shown_literal(case)
+    assert len(shown.splitlines()) < 60
+    assert re.search(r"\n +# 2,\d{3} lines left out; the case's file has them\n", shown)
+    assert all(text in shown for text in (" 0, 1, 2,", " 32767,\n", "'rows': [[1], [2]]", "7"))
+    assert shown_literal(Case("x", MIXED)) == case_literal(Case("x", MIXED))
 
 
 @given(any_case())

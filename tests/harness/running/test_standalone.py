@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from math import nan
 
 import pytest
+import torch
 
 from attnproof import reference
 from attnproof.harness.model.call_kinds import FunctionCall
@@ -14,7 +17,7 @@ from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.programs.source import NoProgramError
-from attnproof.harness.running.programs.standalone import standalone_program
+from attnproof.harness.running.programs.standalone import _HELPERS, standalone_program
 
 FUNCTIONS = [name for name, operation in ALL.items() if type(operation.call) is FunctionCall]
 RIGHT = """
@@ -47,7 +50,10 @@ def test_a_program_fails_with_the_bug_and_passes_without_it_where_attnproof_is_m
         command = [sys.executable, "-B", "-c", ALONE, program]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         assert run.returncode == code, run.stderr
-        assert ("AssertionError: result: " in run.stderr) == bool(code)
+        wrong = r"AssertionError: result\[\d+\] is (\d+), expected (\d+); \d+ of \d+ elements"
+        shown = re.search(wrong, run.stderr)
+        assert bool(shown) == bool(code)
+        assert shown is None or int(shown[1]) == int(shown[2]) + 1
 
 
 @pytest.mark.slow
@@ -63,6 +69,38 @@ def test_programs_pass_with_the_functions_of_the_reference(name, tmp_path, monke
         except NoProgramError:
             continue
         exec(compile(program, "program", "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "message"),
+    [
+        ([1, 5, 7], [1, 2, 3], r"out\[1\] is 5, expected 2; 2 of 3 elements differ"),
+        ([[1.0, nan]], [[1.0, 2.0]], r"out\[0, 1\] is nan, expected 2.0; 1 of 2 elements differ"),
+        ([1], [1, 2], r"out is \(torch.int64, 1\), expected \(torch.int64, 2\)"),
+        (4, 3, r"out is 4, expected 3; 1 of 1 elements differ"),
+    ],
+)
+def test_a_failing_check_says_the_first_wrong_element(got, expected, message):
+    check = helpers()["check"]
+    with pytest.raises(AssertionError, match=f"^{message}$"):
+        check("out", torch.tensor(got), torch.tensor(expected))
+    check("out", torch.tensor(got), torch.tensor(got))
+
+
+def test_a_failing_check_of_floats_says_the_farthest_element():
+    right = torch.ones(2, 3, dtype=torch.float64)
+    wrong = right.half()
+    helpers()["check_close"]("out", wrong, right)
+    wrong[1, 2] = 3
+    with pytest.raises(AssertionError, match=r"^out\[1, 2\] is 3.0, expected 1.0: "):
+        helpers()["check_close"]("out", wrong, right)
+
+
+def helpers():
+    """Return the functions of a program by name."""
+    names = {"torch": torch}
+    exec("\n".join(["from __future__ import annotations", *_HELPERS.values()]), names)
+    return names
 
 
 def test_malformed_input_must_raise(tmp_path):
