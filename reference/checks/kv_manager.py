@@ -13,24 +13,39 @@ _ALLOCATE = f"{_CLASS}.allocate_slots"
 
 
 def check_manager(
-    num_blocks: int, groups: Sequence[CacheGroup], max_model_len: int, enable_caching: bool
+    num_blocks: int,
+    groups: Sequence[CacheGroup],
+    max_model_len: int,
+    enable_caching: bool,
+    num_hash_lookahead_tokens: int,
 ) -> None:
     """Require groups of one block size, and a pool with a block beside NULL."""
     check_int(_CLASS, "num_blocks", num_blocks, 2)
     check_int(_CLASS, "max_model_len", max_model_len, 1)
     check_bool(_CLASS, "enable_caching", enable_caching)
+    check_int(_CLASS, field := "num_hash_lookahead_tokens", num_hash_lookahead_tokens, 0)
+    # Keys that depend on two later tokens are written twice, which is not specified.
+    if num_hash_lookahead_tokens > 1:
+        raise MetadataError(_CLASS, field, num_hash_lookahead_tokens, "0 or 1")
     if not groups:
         raise MetadataError(_CLASS, "groups", "empty", "at least one group")
     for group in groups:
-        check_int(_CLASS, "block_size", group.block_size, 1)
-        if group.kind not in ("full", "window"):
-            raise MetadataError(_CLASS, "kind", repr(group.kind), "full or window")
+        _check_group(group)
         if group.block_size != groups[0].block_size:
             raise MetadataError(_CLASS, "block_size", group.block_size, "that of the first group")
-        # A window of one token would publish no block: nothing is behind a query that it sees.
-        check_int(_CLASS, "window", group.window, 2 if group.kind == "window" else 0)
-        if group.kind == "full" and group.window:
-            raise MetadataError(_CLASS, "window", group.window, "0 of a full group")
+    if sum(group.draft for group in groups) > 1:
+        raise MetadataError(_CLASS, "draft", "True of two groups", "at most one group of a drafter")
+
+
+def _check_group(group: CacheGroup) -> None:
+    check_int(_CLASS, "block_size", group.block_size, 1)
+    check_bool(_CLASS, "draft", group.draft)
+    if group.kind not in ("full", "window"):
+        raise MetadataError(_CLASS, "kind", repr(group.kind), "full or window")
+    # A window of one token would publish no block: nothing is behind a query that it sees.
+    check_int(_CLASS, "window", group.window, 2 if group.kind == "window" else 0)
+    if group.kind == "full" and group.window:
+        raise MetadataError(_CLASS, "window", group.window, "0 of a full group")
 
 
 def check_request(operation: str, request: CacheRequest, max_model_len: int) -> None:

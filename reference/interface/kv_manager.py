@@ -15,6 +15,8 @@ class CacheGroup:
     """Tokens per block."""
     window: int = 0
     """Keys that a query of kind "window" sees, itself included; 0 of kind "full"."""
+    draft: bool = False
+    """True if the layers are a drafter's: their keys depend on the next token too."""
 
 
 @dataclass

@@ -6,6 +6,7 @@ Both packages share it: it holds a few Python objects per request and step, and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ..checks.kv_manager import check_hits, check_manager, check_new_tokens, check_request
 from ..interface.kv_manager import CacheBlocks, CacheGroup, CacheRequest
@@ -13,15 +14,16 @@ from ..interface.kv_manager import CacheBlocks, CacheGroup, CacheRequest
 _NULL = 0
 """Block in the place of those that no query sees any more; it is never written."""
 _Prefix = tuple[int, tuple[int, ...]]
-"""Group, and the tokens up to the end of a block: what the block's keys depend on."""
+"""Group, and the tokens up to the end of a block and its lookahead: its cached content."""
 
 
 class KVCacheManager:
     """Block tables of requests in groups of layers, over one pool of `num_blocks` blocks.
 
     All groups have one block size. With `enable_caching` full blocks are found again by the
-    tokens up to their ends, until they are evicted. Malformed input raises MetadataError or
-    TypeError and changes nothing. SPEC.md section 16.
+    tokens up to their ends and `num_hash_lookahead_tokens` behind them (0 or 1), until they are
+    evicted. Malformed input raises MetadataError or TypeError and changes nothing. SPEC.md
+    section 16.
     """
 
     def __init__(
@@ -30,16 +32,23 @@ class KVCacheManager:
         groups: Sequence[CacheGroup],
         max_model_len: int,
         enable_caching: bool = True,
+        num_hash_lookahead_tokens: int = 0,
     ) -> None:
-        check_manager(num_blocks, groups, max_model_len, enable_caching)
+        lookahead = num_hash_lookahead_tokens
+        check_manager(num_blocks, groups, max_model_len, enable_caching, lookahead)
         self._groups = list(groups)
         self._block_size = groups[0].block_size
         self._max_model_len = max_model_len
         self._caching = enable_caching
+        self._lookahead = lookahead
+        drafts = [] if lookahead else [group for group in groups if group.draft]
+        # Groups that are alike are looked up together.
+        self._drops = [any(replace(g, draft=True) == draft for draft in drafts) for g in groups]
         self._queue = list(range(1, num_blocks))  # free blocks; the first is taken next
         self._references = [0] * num_blocks
         self._cached: dict[_Prefix, list[int]] = {}  # blocks of equal content, oldest first
         self._prefix_of: dict[int, _Prefix] = {}  # of each cached block
+        self._writers: dict[int, CacheRequest] = {}  # whose tokens a cached block holds
         self._tables: dict[str, list[list[int]]] = {}
 
     @property
@@ -61,7 +70,8 @@ class KVCacheManager:
         if self._caching:
             for blocks in range((len(request.token_ids) - 1) // self._block_size, 0, -1):
                 choices = self._all_choices(request, blocks)
-                if all(ids for group in choices for ids in group):
+                found = all(ids for group in choices for ids in group)
+                if found and self._has_dropped(request, blocks):
                     hits = tuple([ids[0] for ids in group] for group in choices)
                     return CacheBlocks(hits), blocks * self._block_size
         return CacheBlocks(tuple([] for _ in self._groups)), 0
@@ -107,7 +117,8 @@ class KVCacheManager:
         for table, blocks in zip(tables, new, strict=True):
             table.extend(blocks)
         if self._caching:
-            self._publish(request, min(computed + num_new_tokens, len(request.token_ids)))
+            known = max(0, len(request.token_ids) - self._lookahead)
+            self._publish(request, min(computed + num_new_tokens, known))
         return CacheBlocks(tuple(new))
 
     def free(self, request: CacheRequest) -> None:
@@ -125,6 +136,7 @@ class KVCacheManager:
             return False
         self._cached.clear()
         self._prefix_of.clear()
+        self._writers.clear()
         return True
 
     def _all_choices(self, request: CacheRequest, blocks: int) -> list[list[list[int]]]:
@@ -134,7 +146,33 @@ class KVCacheManager:
         """Return the ids that each of the first `blocks` blocks of a hit may have."""
         skipped = self._skipped(group, blocks * self._block_size)
         prefixes = [self._prefix(group, request, i) for i in range(skipped, blocks)]
-        return [[_NULL]] * skipped + [self._cached.get(prefix, []) for prefix in prefixes]
+        choices = [self._cached.get(prefix, []) for prefix in prefixes]
+        if self._drops[group] and self._groups[group].draft:
+            choices = [
+                [block for block in blocks if self._is_followed(block, prefix, request)]
+                for blocks, prefix in zip(choices, prefixes, strict=True)
+            ]
+        return [[_NULL]] * skipped + choices
+
+    def _is_followed(self, block: int, prefix: _Prefix, request: CacheRequest) -> bool:
+        """True if the token behind a draft block, on which its last key depends, is the request's.
+
+        The token is unknown of a writer that ended there.
+        """
+        end = len(prefix[1])
+        behind = self._writers[block].token_ids[end : end + 1]
+        return behind == request.token_ids[end : end + 1] != []
+
+    def _has_dropped(self, request: CacheRequest, blocks: int) -> bool:
+        """True if a block more is cached in groups of a drafter, which recomputes it."""
+        # vLLM looks up a group that is alone within the tokens that a hit may have.
+        most = len(request.token_ids) - (len(self._groups) == 1)
+        return all(
+            (blocks + 1) * self._block_size <= most
+            and self._cached.get(self._prefix(group, request, blocks))
+            for group, drops in enumerate(self._drops)
+            if drops
+        )
 
     def _skipped(self, group: int, computed: int) -> int:
         """Return how many leading blocks no query from position `computed` on sees."""
@@ -143,7 +181,8 @@ class KVCacheManager:
         return max(0, computed - self._groups[group].window + 1) // self._block_size
 
     def _prefix(self, group: int, request: CacheRequest, block: int) -> _Prefix:
-        return group, tuple(request.token_ids[: (block + 1) * self._block_size])
+        end = (block + 1) * self._block_size + self._lookahead
+        return group, tuple(request.token_ids[:end])
 
     def _adopt(self, table: list[int], blocks: list[int]) -> None:
         for block in blocks:
@@ -161,6 +200,7 @@ class KVCacheManager:
             prefix = self._prefix_of.pop(block, None)
             if prefix is not None:
                 self._cached[prefix].remove(block)
+                del self._writers[block]
         return blocks
 
     def _publish(self, request: CacheRequest, tokens: int) -> None:
@@ -171,6 +211,7 @@ class KVCacheManager:
                     prefix = self._prefix(group, request, i)
                     self._cached.setdefault(prefix, []).append(block)
                     self._prefix_of[block] = prefix
+                    self._writers[block] = request
 
     def _free_skipped(self, table: list[int], skipped: int) -> None:
         """Free the first `skipped` blocks of a table, and put NULL in their place."""

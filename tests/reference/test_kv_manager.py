@@ -49,6 +49,38 @@ def test_a_prefix_is_adopted(package):
     assert served.manager.num_free_blocks == 2
 
 
+@pytest.mark.spec("Example: a draft group of 4; a and b part behind their first block.")
+def test_a_draft_block_is_hit_with_the_token_behind_it(package):
+    served = Served(package, 20, CacheGroup("full", 4, draft=True))
+    served.step(request("a", *range(4), *[90] * 5), 9)
+    assert served.step(request("b", *range(13)), 13) == (0, ([4, 5, 6, 7],))
+    # The block behind the hit has to be cached too, and is computed again.
+    blocks, hits = served.manager.get_computed_blocks(request("c", *range(12), 50))
+    assert (blocks.get_block_ids(), hits) == (([4, 5],), 8)
+    blocks, hits = served.manager.get_computed_blocks(request("d", *range(12)))
+    assert (blocks.get_block_ids(), hits) == (([4],), 4)
+
+
+def test_a_group_like_the_drafts_drops_a_block_too(package):
+    served = Served(package, 20, FULL, CacheGroup("full", 4, draft=True))
+    served.step(request("a", *range(12)), 12)
+    # Beside another group the block behind the hit may end at the last token.
+    hits = served.manager.get_computed_blocks(request("b", *range(12)))
+    assert hits == (CacheBlocks(([1, 2], [4, 5])), 8)
+
+
+def test_a_hash_may_cover_the_token_behind_its_block(package):
+    draft = CacheGroup("full", 4, draft=True)
+    served = Served(package, 20, draft, num_hash_lookahead_tokens=1)
+    first = request("a", *range(8))
+    served.step(first, 8)
+    assert served.manager.get_computed_blocks(request("b", *range(9)))[1] == 4
+    first.token_ids.append(8)
+    served.step(first, 1)
+    assert served.manager.get_computed_blocks(request("b", *range(9)))[1] == 8
+    assert served.manager.get_computed_blocks(request("c", *range(8), 90))[1] == 4
+
+
 def test_a_token_is_left_to_compute(package):
     served = Served(package, 9, FULL)
     served.step(request("a", *range(8)), 8)
@@ -159,6 +191,8 @@ def test_a_request_is_at_most_as_long_as_the_longest(package):
         ((1, [FULL], 8), "num_blocks is 1, expected at least 2"),
         ((2, [FULL], 0), "max_model_len is 0"),
         ((2, [], 8), "groups is empty"),
+        ((2, [FULL], 8, True, 2), "num_hash_lookahead_tokens is 2, expected 0 or 1"),
+        ((2, [CacheGroup("full", 4, draft=True)] * 2, 8), "draft is True of two groups"),
         ((2, [FULL, CacheGroup("window", 2, 4)], 8), "block_size is 2, expected that of the first"),
         ((2, [CacheGroup("mamba", 4)], 8), "kind is 'mamba', expected full or window"),
         ((2, [CacheGroup("window", 4, 1)], 8), "window is 1, expected at least 2"),

@@ -134,6 +134,7 @@ ENTRIES: dict[str, Entry] = {
             "scheduler_block_size",
             "hash_block_size",
             "enable_caching",
+            "use_eagle",
         ),
         members=("get_computed_blocks_for_connector", "truncate_computed_blocks"),
     ),

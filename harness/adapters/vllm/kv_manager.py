@@ -46,20 +46,27 @@ def manager_class(cls: type[Any]) -> type[Any]:
             groups: Sequence[CacheGroup],
             max_model_len: int,
             enable_caching: bool = True,
+            num_hash_lookahead_tokens: int = 0,
         ) -> None:
+            group_spec = modules.specs.KVCacheGroupSpec
             specs = [
-                modules.specs.KVCacheGroupSpec([f"layer.{number}"], modules.spec(group))
+                group_spec([f"layer.{number}"], modules.spec(group), is_eagle_group=group.draft)
                 for number, group in enumerate(groups)
             ]
             size = groups[0].block_size
+            hashes = {"num_hash_lookahead_tokens": num_hash_lookahead_tokens}
+            # Releases before 0.33 have no such hashes, and refuse them by their signatures.
+            options = hashes if num_hash_lookahead_tokens else {}
             self._manager = cls(
                 modules.specs.KVCacheConfig(num_blocks, [], specs),
                 max_model_len=max_model_len,
                 scheduler_block_size=size,
                 hash_block_size=size,
                 enable_caching=enable_caching,
+                use_eagle=any(group.draft for group in groups) and not options,
+                **options,
             )
-            self._hasher = modules.utils.get_request_block_hasher(size, modules.hash)
+            self._hasher = modules.utils.get_request_block_hasher(size, modules.hash, **options)
             self._requests: dict[str, Any] = {}
 
         @property

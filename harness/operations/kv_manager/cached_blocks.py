@@ -32,7 +32,7 @@ class CachedBlocks:
         self.time = 0
         """Number of the step."""
         self.keys: dict[int, Key] = {}
-        """Last key of each cached block, on which all of the block depends."""
+        """What the hash of each cached block names (`Layout.hash_key`)."""
         self._freed: dict[int, _Freed] = {}
 
     @property
@@ -40,8 +40,12 @@ class CachedBlocks:
         """Number of free cached blocks."""
         return len(self._freed)
 
+    def having(self, key: Key) -> list[int]:
+        """Return the blocks whose hash is that of the key."""
+        return [block for block, other in self.keys.items() if other == key]
+
     def has_equal(self, blocks: Iterable[int]) -> bool:
-        """True if one of the blocks has the content of another cached one."""
+        """True if one of the blocks has the hash of another cached one."""
         counts = Counter(self.keys.values())
         return any(counts[self.keys[block]] > 1 for block in blocks if block in self.keys)
 

@@ -11,27 +11,27 @@ from typing import Any
 
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.kv_manager.cached_blocks import CachedBlocks
-from attnproof.harness.operations.kv_manager.memory import Key, Memory
+from attnproof.harness.operations.kv_manager.hits import BLOCKS, Hits
+from attnproof.harness.operations.kv_manager.layout import Layout
+from attnproof.harness.operations.kv_manager.memory import Memory
 from attnproof.harness.operations.kv_manager.requests import Requests
 from attnproof.harness.operations.kv_manager.steps import Call, Sizes
-from attnproof.reference import CacheGroup
 
 NULL = 0
 _Table = list[int]
 FITS = "is None although enough blocks are free", "allocates more blocks than are free"
 RESETS = "is refused although no block is in use", "forgets prefixes while blocks are in use"
 FREE = "lacks a block", "counts a block that is in use"
-BLOCKS = "have another number of blocks than the request's tokens need"
 NULLS = "keep a block that no query sees any more", "lack a block that a query still sees"
-HITS = "are shorter than the cached prefix", "are longer than the cached prefix"
 
 
 class Ledger:
     """Tables of requests, cached blocks, and free ones in the order in which they were freed."""
 
     def __init__(self, sizes: Sizes) -> None:
-        self._groups = sizes.groups
-        self._size = sizes.groups[0].block_size
+        self._layout = Layout(sizes.groups, sizes.hash_lookahead)
+        self._groups = self._layout.groups
+        self._size = self._layout.block_size
         self._pool = range(1, sizes.num_blocks)
         self._max_model_len = sizes.max_model_len
         self._caching = sizes.caching
@@ -53,7 +53,7 @@ class Ledger:
     def judge_hits(self, call: Call, seen: dict[str, Any]) -> Iterator[Violation]:
         """Yield what is wrong in the hits of a request for which the allocation then failed."""
         if "hits" in seen:
-            yield from self._hit_violations(call.name, seen["hits"], seen["hit ids"])
+            yield from self._hits(call.name).violations(seen["hits"], seen["hit ids"])
 
     def _apply(self, call: Call, seen: dict[str, Any]) -> Iterator[Violation]:
         if call.do == "add":
@@ -84,7 +84,7 @@ class Ledger:
         adopted: list[_Table] = [[] for _ in self._groups]
         if call.name not in self._tables:
             hits, adopted = seen["hits"], seen["hit ids"]
-            violations = list(self._hit_violations(call.name, hits, adopted))
+            violations = list(self._hits(call.name).violations(hits, adopted))
             if violations:
                 yield from violations
                 return
@@ -109,64 +109,22 @@ class Ledger:
         self._tables[call.name] = tables
         self._cached.adopt(touched)
         violations = list(self._new_blocks(call.name, missing, seen))
-        if not violations:
-            violations = list(self._write_and_read(call.name, first, end, room))
-        yield from violations
         self._publish(call.name, end)
+        # A drafter computes the last keys of a step with the token that is sampled in it.
         self.requests.advance(call.name, end - request.num_computed_tokens, sampled)
+        yield from violations or self._write_and_read(call.name, first, end, room)
 
-    def _hit_violations(
-        self, name: str, hits: int, adopted: Sequence[Sequence[int]]
-    ) -> Iterator[Violation]:
-        """Yield a wrong number of hits, or blocks of hits that are not the request's."""
-        prefixes = self._prefixes(name)
-        longest = self._longest(prefixes)
-        if hits != longest:
-            yield Violation("hits", HITS[hits > longest], f"{hits}, not {longest}")
-            return
-        blocks = hits // self._size
-        for number, group in enumerate(self._groups):
-            ids = adopted[number]
-            if len(ids) != blocks:
-                yield Violation("hit ids", BLOCKS, f"group {number}: {ids}")
-                return
-            for i in range(self._first_seen(group, hits), blocks):
-                if self._cached.keys.get(ids[i]) != self._key(number, prefixes, i):
-                    detail = f"block {ids[i]} of group {number} at index {i}"
-                    yield Violation("hit ids", "name a block that holds other tokens", detail)
-                    return
-
-    def _longest(self, prefixes: list[int]) -> int:
-        """Return the tokens of the longest cached prefix that every group accepts."""
-        cached = set(self._cached.keys.values())
-        for blocks in range((len(prefixes) - 1) // self._size, 0, -1):
-            if all(
-                self._key(number, prefixes, i) in cached
-                for number, group in enumerate(self._groups)
-                for i in range(self._first_seen(group, blocks * self._size), blocks)
-            ):
-                return blocks * self._size
-        return 0
+    def _hits(self, name: str) -> Hits:
+        tokens = self.requests.by_name[name].token_ids
+        return Hits(self._layout, self._cached, self._memory, tokens)
 
     def _prefixes(self, name: str) -> list[int]:
         return self._memory.prefixes(self.requests.by_name[name].token_ids)
 
-    def _first_seen(self, group: CacheGroup, position: int) -> int:
-        """Return the first block with a key that a query at the position sees."""
-        return self._first_key(group, position) // self._size
-
-    def _first_key(self, group: CacheGroup, position: int) -> int:
-        """Return the position of the first key that a query at the position sees."""
-        return max(0, position - group.window + 1) if group.kind == "window" else 0
-
-    def _key(self, group: int, prefixes: list[int], block: int) -> Key:
-        """Return the last key of a full block, on which all of the block depends."""
-        return group, prefixes[(block + 1) * self._size - 1]
-
     def _skip(self, name: str, computed: int) -> None:
         """Free the blocks behind the windows."""
         for number, table in enumerate(self._tables.get(name, [])):
-            skipped = min(self._first_seen(self._groups[number], computed), len(table))
+            skipped = min(self._layout.first_block(number, computed), len(table))
             self._drop(number, table, range(skipped))
 
     def _skip_violations(self, name: str, seen: dict[str, Any]) -> Iterator[Violation]:
@@ -182,8 +140,8 @@ class Ledger:
         if name in self._tables:
             return self._tables[name]
         tables = []
-        for group, ids in zip(self._groups, adopted, strict=True):
-            skipped = self._first_seen(group, computed)
+        for number, ids in enumerate(adopted):
+            skipped = self._layout.first_block(number, computed)
             tables.append([NULL if i < skipped else block for i, block in enumerate(ids)])
         return tables
 
@@ -230,7 +188,7 @@ class Ledger:
         for number, table in enumerate(self._tables[name]):
             for position in range(first, room):
                 block = table[position // self._size]
-                key = (number, prefixes[position]) if position < end else None
+                key = self._layout.key(number, prefixes, position) if position < end else None
                 same = key == self._memory.at(block, position)
                 if not same and self._is_shared(block, name, number):
                     detail = f"block {block} of group {number}, position {position}"
@@ -238,9 +196,8 @@ class Ledger:
                     return
                 self._memory.write(block, position, key)
         for each in self._tables:
-            computed = end if each == name else self.requests.by_name[each].num_computed_tokens
-            start = first if each == name else computed
-            yield from self._reads(each, start, computed)
+            computed = self.requests.by_name[each].num_computed_tokens
+            yield from self._reads(each, first if each == name else computed, computed)
 
     def _is_shared(self, block: int, name: str, number: int) -> bool:
         """True if the block is in a table beside that of the request's group."""
@@ -254,22 +211,24 @@ class Ledger:
     def _reads(self, name: str, first: int, end: int) -> Iterator[Violation]:
         """Yield the first key that queries from `first` on see and that is not the request's."""
         prefixes = self._prefixes(name)
-        for number, group in enumerate(self._groups):
-            for position in range(self._first_key(group, first), end):
-                block = self._tables[name][number][position // self._size]
-                if self._memory.at(block, position) != (number, prefixes[position]):
+        for number, table in enumerate(self._tables[name]):
+            for position in range(self._layout.first_key(number, first), end):
+                block = table[position // self._size]
+                if self._memory.at(block, position) != self._layout.key(number, prefixes, position):
                     detail = f"{name}: block {block} of group {number}, position {position}"
                     yield Violation("tables", "name a block without the request's keys", detail)
                     return
 
     def _publish(self, name: str, end: int) -> None:
-        """Count the full blocks of the computed tokens as cached."""
+        """Count the full blocks of the computed tokens as cached, if their lookahead is known."""
         if self._caching:
             prefixes = self._prefixes(name)
+            full = min(end, len(prefixes) - self._layout.lookahead) // self._size
             for number, table in enumerate(self._tables[name]):
-                for i, block in enumerate(table[: end // self._size]):
+                for i, block in enumerate(table[:full]):
                     if block != NULL:
-                        self._cached.keys.setdefault(block, self._key(number, prefixes, i))
+                        key = self._layout.hash_key(number, prefixes, i)
+                        self._cached.keys.setdefault(block, key)
 
     def _after(self, seen: dict[str, Any]) -> Iterator[Violation]:
         """Compare the tables and the number of free blocks with what the calls make of them."""

@@ -33,9 +33,8 @@ def script(case: Case, _pattern: int) -> Script:
     setup = Code()
     sizes = sizes_of(params)
     groups = [setup.CacheGroup(*astuple(group)) for group in sizes.groups]
-    length, caching = sizes.max_model_len, sizes.caching
-    setup.manager = setup.KVCacheManager(sizes.num_blocks, groups, length, caching)
-    setup.engine = setup.Engine(setup.manager, length)
+    setup.manager = setup.KVCacheManager(sizes.num_blocks, groups, *sizes[2:])
+    setup.engine = setup.Engine(setup.manager, sizes.max_model_len)
     choice = _first_choice(msgspec.json.encode(params))
     lines = []
     for index, call in enumerate(Calls(params)):

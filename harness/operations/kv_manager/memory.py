@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 Key = tuple[int, int]
-"""Group of layers, and the number of the prefix that ends with the key's token."""
+"""Group of layers, and the number of the prefix on which a key or a block depends."""
 
 
 class Memory:
@@ -28,7 +28,7 @@ class Memory:
         return numbers
 
     def write(self, block: int, position: int, key: Key | None) -> None:
-        """Write a key, None for that of a draft."""
+        """Write a key, None for one that no prefix has."""
         self._slots[block, position % self._size] = key
 
     def at(self, block: int, position: int) -> Key | None:

@@ -16,8 +16,13 @@ from attnproof.harness.operations.shared.params import sequence_params
 from attnproof.harness.operations.shared.sequence import Step
 from attnproof.reference import CacheGroup
 
+NAME = "kv_manager"
 _SIZE = Annotated[int, msgspec.Meta(ge=0, le=256)]
-_WINDOWS = Annotated[list[_SIZE], msgspec.Meta(max_length=4)]
+_GROUP = msgspec.defstruct(
+    "Group", [("window", _SIZE), ("draft", bool)], forbid_unknown_fields=True, kw_only=True
+)
+"""Window, 0 for full attention, and whether the group is a drafter's."""
+_GROUPS = Annotated[list[_GROUP], msgspec.Meta(max_length=4)]  # type: ignore[valid-type]
 PARAMS = sequence_params(
     {
         "add": [("tokens", Count), ("like", Count), ("shared", Count), ("rejoins", bool)],
@@ -35,14 +40,20 @@ PARAMS = sequence_params(
     [
         ("num_blocks", _SIZE),
         ("block_size", _SIZE),
-        ("windows", _WINDOWS),
+        ("groups", _GROUPS),
         ("max_model_len", _SIZE),
         ("caching", bool),
+        ("hash_lookahead", bool),
     ],
 )
-"""Sizes of the pool, the groups' windows (0 for full attention), and the steps."""
+"""Sizes of the pool, the groups, whether hashes cover a token behind a block, and the steps."""
 _SAMPLES = 2
 """Number of token ids that a model samples: requests of equal tokens may part, or not."""
+
+
+def groups_of(windows: list[int], draft: int = -1) -> list[dict[str, Any]]:
+    """Return groups of these windows (0 for full attention); `draft` is a drafter's, -1 none."""
+    return [{"window": each, "draft": i == draft} for i, each in enumerate(windows)]
 
 
 class Call(NamedTuple):
@@ -67,17 +78,21 @@ class Sizes(NamedTuple):
     groups: list[CacheGroup]
     max_model_len: int
     caching: bool
+    hash_lookahead: int
+    """Tokens behind a block that its hash covers."""
 
 
 def sizes_of(params: dict[str, Any]) -> Sizes:
     """Return the sizes of a case; any numbers make valid ones, so that a case shrinks."""
-    size = max(1, params["block_size"])
-    groups = [
-        CacheGroup("window", size, max(2, window)) if window else CacheGroup("full", size)
-        for window in params["windows"] or [0]
-    ]
+    groups: list[CacheGroup] = []
+    for each in params["groups"] or groups_of([0]):
+        kind: Any = "window" if each["window"] else "full"
+        draft = each["draft"] and not any(group.draft for group in groups)
+        window = max(2, each["window"]) if each["window"] else 0
+        groups.append(CacheGroup(kind, max(1, params["block_size"]), window, draft))
     length = max(1, params["max_model_len"])
-    return Sizes(max(2, params["num_blocks"]), groups, length, params["caching"])
+    lookahead = int(params["hash_lookahead"])
+    return Sizes(max(2, params["num_blocks"]), groups, length, params["caching"], lookahead)
 
 
 class Calls:

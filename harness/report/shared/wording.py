@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from attnproof.harness.model.call import Free
 from attnproof.harness.model.run import Difference, Run, Verdict
 from attnproof.harness.model.verdict import WITHOUT_REFERENCE
 
@@ -90,8 +91,11 @@ def shared_mistake(oracle: str, outputs: Sequence[Difference]) -> str:
     """Return a sentence if the reference has the same mistake, "" otherwise.
 
     The mistake is shared if all outputs are equal and an oracle without the reference fails.
+    Outputs that are free to choose are equal whatever they hold.
     """
     if oracle not in WITHOUT_REFERENCE or not outputs or not all(d.equal for d in outputs):
+        return ""
+    if any(d.expected_type == Free.__name__ for d in outputs):
         return ""
     return f"the reference has the same mistake: equality passes, the oracle {oracle} fails"
 

@@ -8,7 +8,7 @@ from attnproof import reference
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.kv_manager.lines import script
 from attnproof.harness.operations.kv_manager.requests import Requests
-from attnproof.harness.operations.kv_manager.steps import sizes_of
+from attnproof.harness.operations.kv_manager.steps import groups_of, sizes_of
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.loading import offered_by
@@ -124,7 +124,12 @@ def test_a_request_rejoins_another_behind_one_token():
 
 
 def test_any_numbers_are_sizes():
-    nothing = {"num_blocks": 0, "block_size": 0, "windows": [], "max_model_len": 0}
-    sizes = sizes_of(nothing | {"caching": True})
-    assert sizes == (2, [reference.CacheGroup("full", 1)], 1, True)
-    assert sizes_of(nothing | {"windows": [1], "caching": True}).groups[0].window == 2
+    nothing = {"num_blocks": 0, "block_size": 0, "groups": [], "max_model_len": 0}
+    sizes = sizes_of(nothing | {"caching": True, "hash_lookahead": False})
+    assert sizes == (2, [reference.CacheGroup("full", 1)], 1, True, 0)
+    assert (
+        sizes_of(nothing | {"groups": groups_of([1]), "caching": True, "hash_lookahead": False})
+        .groups[0]
+        .window
+        == 2
+    )

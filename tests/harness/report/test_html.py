@@ -168,17 +168,18 @@ def test_a_failure_shows_its_cards(failing):
     assert "@example(\n    Case(" in code
 
 
-def test_a_mistake_shared_with_the_reference_is_reported():
+@pytest.mark.parametrize(("kind", "shared"), [("int32 [1, 1] cpu", True), ("Free", False)])
+def test_a_mistake_shared_with_the_reference_is_reported(kind, shared):
     finding = make_finding(
         1,
         oracle="consumer",
         field="block_table_tensor",
         diagnosis="sees another request's block",
-        outputs=[make_difference("block_table_tensor", [[4]], [[4]], "int32 [1, 1] cpu")],
+        outputs=[make_difference("block_table_tensor", [[4]], [[4]], kind)],
     )
     run = make_run("FAIL", [make_result("build_slot_mapping", "FAIL")], findings=[finding])
     text = Page(render_html(run, ORACLES)).text
-    assert "The reference has the same mistake: equality passes" in text
+    assert ("The reference has the same mistake: equality passes" in text) == shared
 
 
 def test_a_program_of_one_call_is_on_its_card_or_the_reason_why_there_is_none():

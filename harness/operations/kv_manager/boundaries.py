@@ -1,0 +1,152 @@
+"""Named cases of the manager of a KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.operations.kv_manager.steps import NAME, groups_of
+from attnproof.harness.operations.shared.sequence import Step, step_pairs
+
+_SIZES: dict[str, Any] = {
+    "num_blocks": 17,
+    "block_size": 4,
+    "groups": groups_of([0]),
+    "max_model_len": 32,
+    "caching": True,
+    "hash_lookahead": False,
+}
+
+
+def _case(*steps: Step, **sizes: Any) -> Case:
+    return Case(NAME, None, _SIZES | sizes | {"steps": list(steps)})
+
+
+def _add(tokens: int, shared: int = 0, like: int = 1, *, rejoins: bool = False) -> Step:
+    """Return the step that adds a request of `tokens` tokens."""
+    prefix = {"like": like if shared or rejoins else 0, "shared": shared, "rejoins": rejoins}
+    return {"do": "add", "tokens": tokens - 1, **prefix}
+
+
+def _schedule(which: int, tokens: int, lookahead: int = 0, sampled: int = 0) -> Step:
+    """Return a step of up to `tokens` tokens of a request."""
+    numbers = {"chunk": tokens - 1, "lookahead": lookahead, "sampled": sampled}
+    return {"do": "schedule", "which": which, **numbers}
+
+
+def _finish(which: int) -> Step:
+    return {"do": "finish", "which": which}
+
+
+def _preempt(which: int) -> Step:
+    return {"do": "preempt", "which": which}
+
+
+_RESET: Step = {"do": "reset"}
+
+
+def boundaries() -> Iterator[tuple[str, Case]]:
+    """Yield named cases."""
+    both, window = {"groups": groups_of([0, 6])}, {"groups": groups_of([6])}
+    prompt = (_add(13), _schedule(0, 32))
+    draft = {"groups": groups_of([0, 0], 1)}
+    window_draft = {"groups": groups_of([0, 6], 1), "hash_lookahead": True}
+    for name, groups in (
+        ("full", {}),
+        ("window", window),
+        ("full and window", both),
+        ("full and its draft", draft),
+        ("lookahead hashes", window_draft),
+    ):
+        chunks = (_add(22), *[_schedule(0, 5)] * 5, *[_schedule(0, 1, 3)] * 9)
+        yield (
+            f"{name}: chunks, decodes, a second turn",
+            _case(*chunks, _finish(0), _add(30, 27), _schedule(0, 32), **groups),
+        )
+        shared = (_add(13, 13), _schedule(1, 32), _schedule(1, 1, sampled=1), _finish(0))
+        yield (
+            f"{name}: a prefix in use is shared",
+            _case(*prompt, *shared, *[_schedule(0, 1)] * 8, **groups),
+        )
+        yield (
+            f"{name}: whole prompt cached, a token is left",
+            _case(_add(12), _schedule(0, 12), _add(12, 12), _schedule(1, 12), **groups),
+        )
+        evicting = [
+            step
+            for shared in (0, 0, 4, 12, 8)
+            for step in (_add(14, shared, 2), _schedule(0, 32), _finish(0))
+        ]
+        yield f"{name}: blocks are evicted", _case(*evicting, num_blocks=9, **groups)
+        full = (*prompt, _add(20), _schedule(1, 32), _add(20, 20), _schedule(2, 32))
+        yield (
+            f"{name}: no block is left",
+            _case(*full, _preempt(0), _schedule(1, 32), _schedule(0, 9), num_blocks=9, **groups),
+        )
+        yield (
+            f"{name}: preempted and resumed",
+            _case(*prompt, *[_schedule(0, 1, 2)] * 6, _preempt(0), _schedule(0, 7), **groups),
+        )
+        resets = (_RESET, _preempt(0), _RESET, _schedule(0, 32), _finish(0), _RESET)
+        yield f"{name}: reset in use, and not in use", _case(*prompt, *resets, **groups)
+        yield (
+            f"{name}: no caching",
+            _case(*prompt, _add(13, 13), _schedule(1, 32), _finish(0), caching=False, **groups),
+        )
+    yield "one group lacks what another has (#46453)", _lacking()
+    yield "another token behind a block of a draft", _followed()
+    yield "another token behind a block, lookahead hashes", _followed(hash_lookahead=True)
+    rejoined = (_add(13), _schedule(0, 32), _add(13, 5, rejoins=True), _schedule(1, 32))
+    yield "equal blocks behind another prefix", _case(*rejoined, groups=groups_of([5]))
+    yield (
+        "a request of the longest length",
+        _case(_add(31), _schedule(0, 32, 9), *[_schedule(0, 1, 9)] * 3),
+    )
+    yield "nothing to allocate", _case(*prompt, {"do": "nothing", "which": 0}, _schedule(0, 1))
+    yield "aborted before it has blocks", _case(_add(9), _finish(0), *prompt)
+    yield from _pairs()
+
+
+def _lacking() -> Case:
+    """Return a case in which a window's blocks of a prefix are evicted and the full ones stay."""
+    first = (_add(24), _schedule(0, 16), _schedule(0, 32), *[_schedule(0, 1)] * 4)
+    others = (_add(16), _schedule(1, 32), _finish(1))
+    resent = (_add(24, 12, 2), _schedule(1, 32))
+    return _case(*first, *others, *resent, num_blocks=20, groups=groups_of([0, 5]))
+
+
+def _followed(**sizes: Any) -> Case:
+    """Return a case in which two requests part behind a block, and a third is as the second."""
+    first = (_add(9), _schedule(0, 32), _finish(0))
+    second = (_add(13, 4), _schedule(0, 32), _finish(0))
+    return _case(*first, *second, _add(14, 12), _schedule(0, 32), groups=groups_of([0], 0), **sizes)
+
+
+def _pairs() -> Iterator[tuple[str, Case]]:
+    """Yield pairs of steps of two requests that share a prefix."""
+    kinds: dict[str, list[Step]] = {
+        "add": [_add(9, 8), _schedule(1, 9)],
+        "schedule": [_schedule(0, 3, 2)],
+        "finish": [_finish(0)],
+        "preempt": [_preempt(0)],
+        "reset": [_RESET],
+        "nothing": [{"do": "nothing", "which": 0}],
+    }
+    before = [*[_finish(0)] * 4, _add(9), _schedule(0, 9), _add(11, 9), _schedule(1, 7)]
+    for name, steps in step_pairs(kinds, before, [_schedule(0, 9), _schedule(1, 9)]):
+        yield name, _case(*steps, groups=groups_of([0, 6]))
+
+
+def from_batch(batch: Batch) -> Iterator[Case]:
+    """Yield a sequence of up to four of the batch's requests, with short prompts."""
+    rows = list(zip(batch.query_lens, batch.computed_lens, strict=True))[:4]
+    size = min(batch.block_size, 16)
+    steps: list[Step] = []
+    for index, (query, computed) in enumerate(rows):
+        tokens = 1 + (query + computed) % 24
+        steps += [_add(tokens, computed % 24), _schedule(index, 1 + query % 24)]
+    served = [_schedule(index, 9, 2) for index in range(len(rows))]
+    yield _case(
+        *steps, *served, _finish(0), *served, _RESET, block_size=size, groups=groups_of([0, 6])
+    )

@@ -1,0 +1,85 @@
+"""Cached prefixes of requests: how long a hit has to be, and which blocks it may name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.kv_manager.cached_blocks import CachedBlocks
+from attnproof.harness.operations.kv_manager.layout import Layout
+from attnproof.harness.operations.kv_manager.memory import Memory
+
+BLOCKS = "have another number of blocks than the request's tokens need"
+HITS = "are shorter than the cached prefix", "are longer than the cached prefix"
+
+
+class Hits:
+    """Hits of one request, by what the cached blocks hold."""
+
+    def __init__(
+        self, layout: Layout, cached: CachedBlocks, memory: Memory, tokens: list[int]
+    ) -> None:
+        self._layout = layout
+        self._size = layout.block_size
+        self._cached = cached
+        self._memory = memory
+        self._prefixes = memory.prefixes(tokens)
+
+    def violations(self, hits: int, adopted: Sequence[Sequence[int]]) -> Iterator[Violation]:
+        """Yield a wrong number of hits, or blocks of hits that are not the request's."""
+        longest = self._longest(content=True)
+        # By its hash a draft's block may be that of another token behind it: the ids decide.
+        if hits % self._size or not longest <= hits <= self._longest(content=False):
+            yield Violation("hits", HITS[hits > longest], f"{hits}, not {longest}")
+            return
+        blocks = hits // self._size
+        for group, ids in enumerate(adopted):
+            if len(ids) != blocks:
+                yield Violation("hit ids", BLOCKS, f"group {group}: {ids}")
+                return
+            for i in range(self._layout.first_block(group, hits), blocks):
+                text = self._wrong_block(group, ids[i], i)
+                if text:
+                    yield Violation(
+                        "hit ids", text, f"block {ids[i]} of group {group} at index {i}"
+                    )
+                    return
+
+    def _wrong_block(self, group: int, block: int, index: int) -> str:
+        if self._cached.keys.get(block) != self._layout.hash_key(group, self._prefixes, index):
+            return "name a block that holds other tokens"
+        if not self._holds(group, block, index):
+            return "name a block of a drafter behind which other tokens stood"
+        return ""
+
+    def _holds(self, group: int, block: int, index: int) -> bool:
+        """True if a block with the request's hash has its keys: the last one may lack the hash."""
+        last = (index + 1) * self._size - 1
+        key = self._layout.key(group, self._prefixes, last)
+        return not self._layout.is_volatile(group) or self._memory.at(block, last) == key
+
+    def _longest(self, *, content: bool) -> int:
+        """Return the tokens of the longest cached prefix that every group accepts.
+
+        With `content` its blocks hold the request's keys, without it they have its hashes.
+        """
+        groups = range(len(self._layout.groups))
+        for tokens in range((len(self._prefixes) - 1) // self._size * self._size, 0, -self._size):
+            if all(self._accepts(group, tokens, content) for group in groups):
+                return tokens
+        return 0
+
+    def _accepts(self, group: int, tokens: int, content: bool) -> bool:
+        blocks = tokens // self._size
+        dropped = self._layout.drops[group]
+        if dropped and tokens + self._size > self._layout.hit_limit(len(self._prefixes)):
+            return False
+        return all(
+            any(not content or i == blocks or self._holds(group, block, i) for block in found)
+            for i in range(self._layout.first_block(group, tokens), blocks + dropped)
+            for found in [self._found(group, i)]
+        )
+
+    def _found(self, group: int, index: int) -> list[int]:
+        """Return the cached blocks with the hash of a block of the request."""
+        return self._cached.having(self._layout.hash_key(group, self._prefixes, index))

@@ -1,0 +1,112 @@
+"""Steps of an engine, drawn: requests that share prefixes, in pools that are too small for all."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from attnproof.harness.cases.machine import Machine
+from attnproof.harness.operations.kv_manager.steps import NAME, groups_of
+
+_SMALL = st.integers(0, 3)
+_TOKENS = st.integers(0, 39)
+_SOME = st.sampled_from((1, 1, 1, 2, 0))
+"""Requests back from the newest one whose prefix is shared, 0 for none."""
+_RARELY = st.sampled_from((False, False, False, True))
+
+
+class ManagerMachine(Machine):
+    """State machine that draws the steps of an engine."""
+
+    operation = NAME
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests = 0
+
+    @initialize(
+        blocks=st.sampled_from((9, 4, 6, 13, 25)),
+        block_size=st.sampled_from((4, 2, 1, 3, 8)),
+        windows=st.sampled_from(([0], [5], [0, 5], [0, 2], [3], [4, 9], [0, 0], [8])),
+        draft=st.sampled_from((-1, -1, 0, 1)),
+        lookahead=st.sampled_from((False, False, True)),
+        length=st.sampled_from((24, 12, 40)),
+        caching=st.sampled_from((True, True, True, False)),
+        prompts=st.lists(_TOKENS, min_size=1, max_size=2),
+    )
+    def start(
+        self,
+        blocks: int,
+        block_size: int,
+        windows: list[int],
+        draft: int,
+        lookahead: bool,
+        length: int,
+        caching: bool,
+        prompts: list[int],
+    ) -> None:
+        """Choose the sizes of the cache, and serve requests of one prefix."""
+        self.params = {
+            "num_blocks": blocks,
+            "block_size": block_size,
+            "groups": groups_of(windows, draft),
+            "max_model_len": length,
+            "caching": caching,
+            "hash_lookahead": lookahead,
+        }
+        for tokens in prompts:
+            self.serve(tokens, 1, tokens, rejoins=False, leaves=False)
+
+    @rule(tokens=_TOKENS, like=_SOME, shared=_TOKENS, rejoins=_RARELY)
+    def add(self, tokens: int, like: int, shared: int, rejoins: bool) -> None:
+        """Add a request, some of its tokens those of an earlier one."""
+        self.requests += 1
+        self.step("add", tokens=tokens, like=like, shared=shared, rejoins=rejoins)
+
+    @rule(tokens=_TOKENS, like=_SOME, shared=_TOKENS, rejoins=_RARELY, leaves=st.booleans())
+    def serve(self, tokens: int, like: int, shared: int, rejoins: bool, leaves: bool) -> None:
+        """Add a request and compute its prompt; it may leave then."""
+        self.add(tokens, like, shared, rejoins)
+        self.step("schedule", which=self.requests - 1, chunk=39, lookahead=0, sampled=0)
+        if leaves:
+            self.finish(self.requests - 1)
+
+    @precondition(lambda self: self.requests)
+    @rule(which=_SMALL, chunk=_TOKENS, lookahead=_SMALL, sampled=st.integers(0, 1))
+    def schedule(self, which: int, chunk: int, lookahead: int, sampled: int) -> None:
+        """Schedule a request: a chunk of its prompt, or a token."""
+        numbers = {"chunk": chunk, "lookahead": lookahead, "sampled": sampled}
+        self.step("schedule", which=which, **numbers)
+
+    @precondition(lambda self: self.requests)
+    @rule(which=_SMALL, tokens=st.integers(1, 8), lookahead=_SMALL)
+    def decode(self, which: int, tokens: int, lookahead: int) -> None:
+        """Decode several tokens of one request."""
+        for _ in range(tokens):
+            self.schedule(which, 0, lookahead, 0)
+
+    @precondition(lambda self: self.requests)
+    @rule(which=_SMALL)
+    def finish(self, which: int) -> None:
+        """End a request, or abort one that has no blocks yet."""
+        self.requests -= 1
+        self.step("finish", which=which)
+
+    @precondition(lambda self: self.requests)
+    @rule(which=_SMALL)
+    def preempt(self, which: int) -> None:
+        """Preempt a request; its next schedule resumes it."""
+        self.step("preempt", which=which)
+
+    @rule(drained=st.booleans())
+    def reset(self, drained: bool) -> None:
+        """Reset the prefix cache, which works after all requests are preempted."""
+        for which in range(self.requests if drained else 0):
+            self.preempt(which)
+        self.step("reset")
+
+    @precondition(lambda self: self.requests)
+    @rule(which=_SMALL)
+    def nothing(self, which: int) -> None:
+        """Allocate nothing, which is refused."""
+        self.step("nothing", which=which)
