@@ -39,6 +39,7 @@ from .spec_decode import (
 )
 from .state_space import compute_mamba_prefill_checkpoints, compute_varlen_chunk_metadata
 from .subclasses import subclass_attention_backend, subclass_attention_metadata
+from .tp_mapping import compute_tp_mapping
 from .transfers import map_block_ids_for_block_size_ratio, pair_block_ids
 from .xformers import XFormersAttentionMetadata
 
@@ -59,6 +60,7 @@ __all__ = [
     "compute_mamba_prefill_checkpoints",
     "compute_slot_mapping_start_idx",
     "compute_varlen_chunk_metadata",
+    "compute_tp_mapping",
     "get_kv_cache_layout",
     "get_mla_dims",
     "get_num_prefill_decode_query_kv_tokens",

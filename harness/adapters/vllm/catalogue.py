@@ -31,7 +31,8 @@ _XFORMERS_CLASSES = ("XFormersAttentionImpl", "XFormersAttentionBackend")
 _MLA = "model_executor.layers.attention.mla_attention"
 _DRAFTER = "v1.spec_decode.utils"
 _REORDER = "reorder_batch_to_split_decodes_and_prefills"
-_NIXL = ("distributed.kv_transfer.kv_connector.v1.nixl.base_worker",)
+_CONNECTOR = "distributed.kv_transfer.kv_connector.v1.nixl"
+_NIXL = (f"{_CONNECTOR}.base_worker",)
 
 
 class Entry(NamedTuple):
@@ -137,6 +138,11 @@ ENTRIES: dict[str, Entry] = {
             "use_eagle",
         ),
         members=("get_computed_blocks_for_connector", "truncate_computed_blocks"),
+    ),
+    "compute_tp_mapping": Entry(
+        (f"{_CONNECTOR}.tp_mapping",),
+        nixl.TPMapping,
+        passes=("transfer_topology", "remote_tp_size", "group_spec_types"),
     ),
     "pair_block_ids": Entry(
         _NIXL,

@@ -1,4 +1,4 @@
-"""Block ids of a transfer for vLLM, whose NIXL connector has them as methods of its worker."""
+"""Transfers of vLLM's NIXL connector, which has most of them as methods of its worker."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from attnproof.harness.adapters.quiet import quietly
 BlockIds = list[list[int]]
 
 
+def _kinds(is_state: list[bool]) -> list[Any]:
+    """Return vLLM's class of each group."""
+    specs = quietly("vllm.v1.kv_cache_interface")
+    return [specs.MambaSpec if state else specs.FullAttentionSpec for state in is_state]
+
+
 def _worker(is_state: list[bool]) -> SimpleNamespace:
     """Return what the methods read of a worker: the groups, and which have states."""
-    specs = quietly("vllm.v1.kv_cache_interface")
-    kinds = [specs.MambaSpec if state else specs.FullAttentionSpec for state in is_state]
+    kinds = _kinds(is_state)
     groups = [SimpleNamespace(kv_cache_spec=object.__new__(kind)) for kind in kinds]
     return SimpleNamespace(
         _group_spec_types=tuple(kinds),
@@ -59,3 +64,36 @@ class MapBlockIds(_Method):
         worker = _worker(is_state)
         worker.get_mapped_blocks = lambda *args: self._class.get_mapped_blocks(worker, *args)
         return self._class._map_block_ids_for_block_size_ratio(worker, local, remote, ratio)
+
+
+class TPMapping:
+    """Mapping of the ranks of two engines."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __call__(
+        self,
+        tp_rank: int,
+        tp_size: int,
+        remote_tp_size: int,
+        total_num_kv_heads: int,
+        is_mla: bool,
+        has_states: bool,
+    ) -> tuple[list[int], list[int], dict[int, int], int]:
+        """Return the ranks of a group of keys, those of one of states, slots and offset."""
+        topology = quietly("vllm.distributed.kv_transfer.kv_connector.utils").TransferTopology(
+            tp_rank=tp_rank,
+            tp_size=tp_size,
+            block_size=16,
+            engine_id="local",
+            is_mla=is_mla,
+            is_mamba=has_states,
+            total_num_kv_heads=total_num_kv_heads,
+            attn_backends=[],
+        )
+        kinds = _kinds([False, True][: 1 + has_states])
+        mapping = self._function(topology, remote_tp_size, tuple(kinds))
+        ranks = [list(group) for group in mapping.source_ranks_per_group]
+        states = ranks[1] if has_states else []
+        return ranks[0], states, mapping.rank_to_attention_slot, mapping.rank_offset_factor
