@@ -32,6 +32,7 @@ from .layer_parameters import (
     infer_global_hyperparameters,
 )
 from .metadata import CommonAttentionMetadata, CommonAttentionMetadataV32
+from .offload import copy_offloaded_blocks
 from .sequence_slots import compute_slot_mapping_start_idx, is_block_tables_empty
 from .spec_decode import (
     reshape_attn_output_for_spec_decode,
@@ -61,6 +62,7 @@ __all__ = [
     "compute_slot_mapping_start_idx",
     "compute_tp_mapping",
     "compute_varlen_chunk_metadata",
+    "copy_offloaded_blocks",
     "get_kv_cache_layout",
     "get_mla_dims",
     "get_num_prefill_decode_query_kv_tokens",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from attnproof import reference
 from attnproof.harness.adapters.quiet import quietly
-from attnproof.harness.adapters.vllm import builders, drafter, functions, kv_manager, nixl
+from attnproof.harness.adapters.vllm import builders, drafter, functions, kv_manager, nixl, offload
 from attnproof.harness.adapters.vllm.functions import Adapted, First
 from attnproof.harness.adapters.vllm.installed import defines, find
 from attnproof.harness.adapters.vllm.kernel_blocks import KernelBlocks
@@ -138,6 +138,12 @@ ENTRIES: dict[str, Entry] = {
             "use_eagle",
         ),
         members=("get_computed_blocks_for_connector", "truncate_computed_blocks"),
+    ),
+    "copy_offloaded_blocks": Entry(
+        ("v1.kv_offload.cpu.gpu_worker",),
+        offload.OffloadedBlocks,
+        "SingleDirectionOffloadingHandler",
+        members=("transfer_async", "_fill_direct_ops"),
     ),
     "compute_tp_mapping": Entry(
         (f"{_CONNECTOR}.tp_mapping",),
