@@ -22,7 +22,8 @@ from attnproof.harness.model.text import float_texts
 from attnproof.harness.model.verdict import OVERFLOW, Failure, Kind
 from attnproof.harness.operations.shared.metadata import CLASS
 from attnproof.harness.oracles.attempt import ATOMS, Attempt
-from attnproof.harness.oracles.diagnosis import Context, about, diagnose, is_overflow
+from attnproof.harness.oracles.diagnosis import about, diagnose, is_overflow
+from attnproof.harness.oracles.known_mistakes import Context
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.oracles.value_text import as_array, brief, briefs
 

@@ -27,8 +27,9 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, Evidence, Finding, OperationResult, Verdict
 from attnproof.harness.model.verdict import Kind
 from attnproof.harness.operations import ALL
-from attnproof.harness.oracles.diagnosis import Context, diagnose
+from attnproof.harness.oracles.diagnosis import diagnose
 from attnproof.harness.oracles.equality import element, first_difference
+from attnproof.harness.oracles.known_mistakes import Context
 from attnproof.harness.oracles.value_text import brief
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.errors import UsageError

@@ -66,13 +66,12 @@ class _Written:
 
 
 def _wrapped(written: _Written) -> str:
-    """Detect that only tokens with elements beyond 2**31 are wrong."""
-    offsets = written.write.element_offsets()
+    """Detect that the tokens with elements beyond 2**31, and no others, are not written."""
     last = written.got.shape[1] - 1
-    beyond = offsets[written.slots] + last >= FAR_ELEMENTS
-    if not beyond.any() or not len(written.wrong):
+    beyond = np.flatnonzero(written.write.element_offsets()[written.slots] + last >= FAR_ELEMENTS)
+    if not len(beyond) or not np.array_equal(written.wrong, beyond):
         return ""
-    return "32-bit overflow" if set(written.wrong) <= set(np.flatnonzero(beyond)) else ""
+    return "32-bit overflow" if written.unwritten().all() else ""
 
 
 def _stray(written: _Written) -> str:

@@ -62,7 +62,8 @@ def diagnose_kept(parent: Any, rejected: np.ndarray, field: str, expected: Any, 
     if field == "token_indices_to_sample":
         last = parent.query_start_loc_cpu.numpy()[1:] - 1
         return "samples a rejected token" if np.array_equal(values, last) else ""
-    if field == "num_rejected_tokens" and (values[rejected == 0] != 0).any():
+    wrong = values != expected.cpu().numpy()
+    if field == "num_rejected_tokens" and (rejected[wrong] == 0).all():
         return "a request without drafts loses a token"
     if field == "slot_mapping" and np.isin(values, parent.slot_mapping.cpu().numpy()).all():
         return "slots of other tokens than the kept ones"

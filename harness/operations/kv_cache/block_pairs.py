@@ -161,16 +161,21 @@ def diagnose_blocks(call: Call, place: Place, expected: Any, got: Any) -> str:
     halves, blocks = (sorted(set(places.tolist())) for places in (right != wrong).nonzero()[:2])
     if not blocks:
         return ""
-    if set(blocks) <= _reached_far(call, name, right.shape[1]):
+    source = before[SRC] if name == DST else before[name]
+    same = ((source == wrong[:, block, None]).all((0, 2, 3, 4)) for block in blocks)
+    copied = np.array([of_blocks.any() for of_blocks in same])
+    # What is written elsewhere leaves its block unchanged, and what is read there is in no block.
+    unchanged = (wrong[:, blocks] == before[name][:, blocks]).all((0, 2, 3, 4))
+    far = _reached_far(call, name, right.shape[1])
+    if set(blocks) == far and (unchanged | ~copied).all():
         return "32-bit overflow"
     if set(blocks) - targets:
         return "a block changed that is no destination"
     if len(halves) == 1 and (wrong[:, blocks] == before[name][:, blocks])[halves].all():
         return f"only the {('values', 'keys')[halves[0]]} copied"
-    if (wrong[:, blocks] == before[name][:, blocks]).all():
+    if unchanged.all():
         return "block not copied"
-    source = before[SRC] if name == DST else before[name]
-    if all((source == wrong[:, block, None]).all((0, 2, 3, 4)).any() for block in blocks):
+    if copied.all():
         return "another block's content"
     changed = (wrong != right)[:, blocks]
     stays = (wrong == before[name])[:, blocks]

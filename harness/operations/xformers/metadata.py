@@ -179,10 +179,13 @@ def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
     whole = call.facts.arguments.get(name)
     if name == "query_start_loc" and got.shape == expected.shape:
         shifts = set((got - expected).tolist())
-        return "absolute offsets in a view" if len(shifts) == 1 else ""
+        absolute = len(shifts) == 1 and torch.isin(got, whole).all()
+        return "absolute offsets in a view" if absolute else ""
     if name in TENSORS and got.shape != expected.shape and torch.isin(got, whole).all():
         return "cut with the wrong length"
-    return "another row's entry" if name in ("seq_lens", "block_table") else ""
+    is_of_rows = name in ("seq_lens", "block_table") and got.shape == expected.shape
+    others = is_of_rows and torch.isin(got[got != expected], whole).all()
+    return "another row's entry" if others else ""
 
 
 xformers_attention_metadata = Operation(

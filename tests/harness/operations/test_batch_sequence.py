@@ -109,7 +109,7 @@ class Half(reference.PersistentBatch):
         (Tail, "padded rows after more requests (K13)", "a valid slot where none is due"),
         (Moving, "tokens of three steps", "a step buffer changed its address"),
         (Lenient, "refused steps change nothing", "accepts malformed input"),
-        (Half, "refused steps change nothing", "a row keeps an earlier request's state"),
+        (Half, "refused steps change nothing", "num_computed_tokens is wrong"),
     ],
 )
 def test_a_mistake_is_diagnosed(batch, boundary, words):
@@ -141,4 +141,4 @@ def test_sizes_that_shrink_to_0_count_as_1():
     case = Case(OPERATION.name, None, sizes | {"steps": steps})
     assert "PersistentBatch(1, 1, 1, 1)" in script(case, 0).setup_code
     words = {f.diagnosis for f in failures(Neighbour, case) if f.oracle == "sequences"}
-    assert words == {"stale block of an earlier request"}
+    assert words == {"a block that no request owns"}

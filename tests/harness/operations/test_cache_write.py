@@ -9,6 +9,7 @@ from attnproof import reference
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.layers.cache_write import CacheWrite
 from attnproof.harness.cases.memory.far_memory import FAR_ELEMENTS
+from attnproof.harness.operations import ALL
 from attnproof.harness.operations.attention.cache_write import reshape_and_cache_flash
 from attnproof.harness.operations.attention.cache_write_cases import PLAIN, case_of
 from attnproof.harness.oracles import judge
@@ -133,3 +134,52 @@ def test_a_far_cache_has_the_same_content_at_each_start():
 def test_a_plain_case_is_small():
     made = CacheWrite(make_batch([1], [0], 1), PLAIN, 0, "cpu")
     assert made.before.size <= 64
+
+
+def is_far(slots, cache):
+    return slots // cache.shape[1] * cache.stride(0) >= FAR_ELEMENTS
+
+
+def exchanged_far_away(key, value, key_cache, value_cache, slots, *rest):
+    right(key, value, key_cache, value_cache, slots, *rest)
+    far = slots.where(is_far(slots, key_cache), -1)
+    right(value, key, key_cache, value_cache, far, *rest)
+
+
+def not_written_far_away(key, value, key_cache, value_cache, slots, *rest):
+    near = slots.where(~is_far(slots, key_cache), -1)
+    right(key, value, key_cache, value_cache, near, *rest)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "diagnosis"),
+    [
+        (exchanged_far_away, "keys and values exchanged"),
+        (not_written_far_away, "32-bit overflow"),
+    ],
+)
+def test_a_mistake_beyond_32_bits_is_an_overflow_only_if_nothing_is_written(wrong, diagnosis):
+    case = BOUNDARIES["element offsets beyond 2**31, auto (K15)"]
+    failures = judge(Trial(reshape_and_cache_flash, case, wrong, right, "cpu")).failures
+    assert {f.diagnosis for f in failures if f.oracle == "equality"} == {diagnosis}
+
+
+def zeros_copied(caches, pairs):
+    (cache,) = caches
+    cache[:, pairs[1, 1]] = 0
+
+
+def far_and_near_copied(caches, pairs):
+    (cache,) = caches
+    cache[:, pairs[:, 1]] = cache[:, pairs[:, 1].flip(0)].clone()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "diagnosis"),
+    [(zeros_copied, "32-bit overflow"), (far_and_near_copied, "another block's content")],
+)
+def test_a_copy_of_another_block_is_no_overflow(wrong, diagnosis):
+    operation = ALL["copy_blocks"]
+    case = dict(operation.inputs.boundaries())["blocks 2**31 elements apart, float16 (K15)"]
+    failures = judge(Trial(operation, case, wrong, reference.copy_blocks, "cpu")).failures
+    assert {f.diagnosis for f in failures if f.oracle == "equality"} == {diagnosis}

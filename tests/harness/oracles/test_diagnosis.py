@@ -9,7 +9,8 @@ import torch
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.call import MISSING, Facts, Quantity
 from attnproof.harness.model.case import Case
-from attnproof.harness.oracles.diagnosis import Context, diagnose, is_overflow
+from attnproof.harness.oracles.diagnosis import diagnose, is_overflow
+from attnproof.harness.oracles.known_mistakes import Context
 
 BATCH = make_batch([3, 2], [5, 4], 4, padded_requests=1)
 CONTEXT = Context(Case("build_slot_mapping", BATCH), Facts(tokens=5, result=Quantity.SLOTS))
@@ -50,6 +51,8 @@ def ints(*values, dtype=torch.int32):
         ("slot_mapping", ints(-1), ints(5), "a slot for an entry that must have none"),
         ("slot_mapping", ints(5), ints(9), "another request's block"),
         ("slot_mapping", ints(1), ints(5), "off by one block"),
+        ("slot_mapping", ints(-1, 1), ints(3, 5), "wrong slot"),
+        ("out", torch.tensor([0.25]), torch.tensor([0.5]), "out is wrong"),
     ],
 )
 def test_diagnosis(field, expected, got, words):
@@ -63,6 +66,16 @@ def test_wrapped_slot():
     assert not is_overflow(wide, wide)
     mixed = torch.tensor([2**33 + 4, 7])
     assert not is_overflow(mixed, torch.tensor([4, 8]))
+
+
+def test_a_wrapped_dividend_is_no_block_too_few():
+    size = 1 << 16
+    context = Context(Case("x", make_batch([1], [0], size), {"parts": size}), Facts())
+    right = torch.tensor([40_000, 7])
+    wrapped, other = right - torch.tensor([size, 0]), right - torch.tensor([size, 1])
+    divided = "32-bit overflow before a division"
+    assert diagnose(context, "result", right, wrapped) == (divided, (divided,))
+    assert diagnose(context, "result", right, other) == ("result too small", ())
 
 
 @pytest.mark.parametrize(
