@@ -88,17 +88,17 @@ class Values:
     @cached_property
     def where(self) -> np.ndarray:
         """Mask of the wrong elements."""
-        return self.right != self.wrong
+        return np.asarray(self.right != self.wrong)
 
     @cached_property
     def expected(self) -> np.ndarray:
         """The right values of the wrong elements, one-dimensional."""
-        return self.right[self.where]
+        return np.asarray(self.right[self.where])
 
     @cached_property
     def got(self) -> np.ndarray:
         """The wrong values."""
-        return self.wrong[self.where]
+        return np.asarray(self.wrong[self.where])
 
     def holds(self, quantity: Quantity) -> bool:
         """True if the field is the operation's result and its integers are this quantity."""
@@ -141,8 +141,8 @@ def _vague(values: Values) -> str:
 
 
 def _order(values: Values) -> str:
-    sides = [np.sort(side, axis=None) for side in (values.right, values.wrong)]
-    return "wrong order" if values.right.size > 1 and np.array_equal(*sides) else ""
+    right, wrong = (np.sort(side, axis=None) for side in (values.right, values.wrong))
+    return "wrong order" if right.size > 1 and np.array_equal(right, wrong) else ""
 
 
 def _differ_by(values: Values, number: int) -> bool:
