@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import TypeVar
 
 import msgspec
@@ -30,15 +31,16 @@ from attnproof.harness.timing.plan.verdicts import CandidateVerdicts
 from attnproof.harness.timing.process.clocks import host_clock
 from attnproof.harness.timing.process.paired import Budget
 from attnproof.harness.timing.session import TimingProcess
-from attnproof.harness.timing.statistics import FEWEST_SAMPLES
 
 _Kind = TypeVar("_Kind", Entry, StepEntry)
-_MOST_NOISE = 24
-"""Entries on which a candidate is timed against itself, at most."""
+_MOST_NOISE, _FEWEST_NOISE = 24, 5
+"""Entries on which a candidate is timed against itself: at most, and without time for more."""
 _LONGEST_S, _SHORTEST_S = 1.0, 0.02
-"""Limits of one entry's share of the budget, in seconds."""
-_ROUNDS = (10, 400)
-_STEP_ROUNDS = (FEWEST_SAMPLES, 40)
+"""Limits of the time for the samples of one entry, in seconds."""
+_ROUNDS, _STEP_ROUNDS = 400, 40
+"""Most rounds of an entry."""
+_LEAST_ROUNDS = 12
+"""Rounds with which the test is significant although one sample is an outlier."""
 Progress = Callable[[str, int, int], None]
 """Called for each entry that begins: its label, its index, the number of entries."""
 
@@ -54,7 +56,7 @@ class TimingPlan:
     cases: Sequence[TimedCase]
     steps: Sequence[TimedStep]
     seconds: float
-    """Budget for all entries together; entries of slow calls may exceed it."""
+    """Time for all entries together; the fewest samples of each are taken in any case."""
 
     def only(self, wanted: set[tuple[str, str]]) -> TimingPlan:
         """Return the part with these pairs of operation and workload, or `STEP` and trace.
@@ -87,11 +89,11 @@ class Outcome:
 
 @dataclass
 class _Work:
-    """Entries with their budgets, and the results so far."""
+    """Entries, and the results so far."""
 
     entries: list[Entry | StepEntry]
-    seconds: float
-    """Budget of one entry."""
+    end: float
+    """Time at which all entries should be measured, by `time.monotonic`."""
     measured: dict[int, Measured] = field(default_factory=dict)
     """Results by index of the entry."""
     against_itself: list[Pair] = field(default_factory=list)
@@ -109,7 +111,7 @@ def time_all(
     resolution_ns = host_clock().resolution_ns
     untimed, entries = _entries(plan, verdicts)
     steps, step_entries, no_steps = step_benchmark.entries(plan.steps, plan.candidates, verdicts)
-    work = _plan_work([*entries, *step_entries], plan.seconds)
+    work = _Work([*entries, *step_entries], started + plan.seconds)
     interrupted = False
     try:
         _measure(work, plan.candidates, progress)
@@ -141,9 +143,15 @@ def _turns(entries: int) -> int:
     return entries + min(_MOST_NOISE, entries)
 
 
-def _plan_work(entries: list[Entry | StepEntry], seconds: float) -> _Work:
-    share = seconds / max(1, _turns(len(entries)))
-    return _Work(entries, min(_LONGEST_S, max(_SHORTEST_S, share)))
+def _sampling_s(seconds: float, turns: int, entries: int, other_s: Sequence[float]) -> float:
+    """Return the seconds for the samples of one turn, if `turns` of `entries` share `seconds`.
+
+    `other_s` are the seconds that each earlier entry took beside its samples: for inputs, the
+    reference's outputs and counts.
+    """
+    # The median: an entry in which candidates compile says nothing about later ones.
+    others = entries * median(other_s) if other_s else 0.0
+    return min(_LONGEST_S, max(_SHORTEST_S, (seconds - others) / turns))
 
 
 def _measure(work: _Work, candidates: Sequence[Candidate], progress: Progress) -> None:
@@ -152,21 +160,30 @@ def _measure(work: _Work, candidates: Sequence[Candidate], progress: Progress) -
     every = max(1, -(-total // _MOST_NOISE))
     if not total:
         return
+    other_s: list[float] = []
     with TimingProcess(candidates, work.entries) as process:
         for index, entry in enumerate(work.entries):
             progress(entry.label, index, total)
+            begin, left = time.monotonic(), total - index
             is_step = isinstance(entry, StepEntry)
-            rounds = _STEP_ROUNDS if is_step else _ROUNDS
-            budget = Budget(seconds=work.seconds, least_rounds=rounds[0], most_rounds=rounds[1])
+            budget = Budget(
+                seconds=_sampling_s(work.end - begin, left + -(-left // every), left, other_s),
+                least_rounds=_LEAST_ROUNDS,
+                most_rounds=_STEP_ROUNDS if is_step else _ROUNDS,
+            )
             measured = process.measure(index, budget)
             work.measured[index] = measured
             if measured.control_ns:  # 0 if the process died
                 work.control_ns.append(measured.control_ns)
-            if index % every == 0 and measured.samples and not is_step:
+            sampled_s = budget.seconds
+            is_spent = budget.seconds == _SHORTEST_S and len(work.against_itself) >= _FEWEST_NOISE
+            if index % every == 0 and measured.samples and not is_step and not is_spent:
                 name = measured.samples[0].name
                 samples = process.measure(index, budget, [name], itself=True).samples
+                sampled_s += budget.seconds
                 if len(samples) == 2:
                     work.against_itself += _pairs(*samples)
+            other_s.append(time.monotonic() - begin - sampled_s)
 
 
 def _pairs(sample: Sample, other: Sample) -> Iterator[Pair]:

@@ -207,8 +207,8 @@ class TimingOptions:
     seconds: Annotated[
         float,
         typer.Option(
-            help="time to spend on timing, without verification; a workload of large "
-            "inputs may exceed its share"
+            help="time of the timing in all, exceeded only for seven samples of each workload; "
+            "the verification before it and the repeats against a baseline come on top"
         ),
     ] = 90.0
     seed: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -62,7 +63,13 @@ class CacheWrite:
         if params["apart"] and not params["far"]:
             self._other = PagedCache(SECOND_CACHE, *shape, name, (layout + 1) % len(LAYOUTS), gap)
         rows = (len(self.slots) + params["spare_rows"], heads, head_size)
-        self.source = np.stack([self._content(params, rows, half) for half in (0, 1)])
+        content, seed = CONTENTS[params["content"] % len(CONTENTS)], params["seed"]
+        self.source = np.stack(
+            [
+                _content(content, (seed, half), rows, self.dtype, scale)
+                for half, scale in enumerate(self.scales)
+            ]
+        )
         self.before = self._before(pattern)
         self._far = far_memory.far_cache(self._cache, device) if params["far"] else None
         self.arena = Arena(self._pieces(params), STALE_PATTERNS[pattern] & 0x7F, device)
@@ -117,26 +124,6 @@ class CacheWrite:
         offsets: np.ndarray = np.asarray(blocks * strides[0] + slots % size * strides[1])
         return offsets
 
-    def _content(self, params: dict[str, Any], shape: tuple[int, ...], half: int) -> np.ndarray:
-        """Return keys (half 0) or values (1) as integers, rows without a slot included."""
-        content, size = params["content"] % len(CONTENTS), int(np.prod(shape))
-        random = np.random.default_rng([params["seed"], half])
-        if CONTENTS[content] == "any bits":
-            # An odd factor permutes the 65,536 patterns.
-            mixed = (np.arange(size) * 40503 + params["seed"] * 977 + half * 30011) & 0xFFFF
-            bits: np.ndarray = mixed.astype(np.uint16).view(np.int16)
-            return bits.reshape(shape)
-        values = random.standard_normal(size, np.float32)
-        if CONTENTS[content] == "ties":
-            place = random.integers(0, len(_CODES) - 1, size)
-            middle = (_CODES[place] + _CODES[place + 1]) / 2
-            with np.errstate(over="ignore"):  # a large scale gives infinities, as in an engine
-                values = (middle * self.scales[half] * np.sign(values)).astype(np.float32)
-        words = attention.as_words(values, self.dtype)
-        if CONTENTS[content] == "ties":  # some become a neighbouring number
-            words = words + random.integers(-1, 2, size).astype(np.int16) * (words & 0x7FFF != 0)
-        return np.reshape(words, shape)
-
     def _before(self, pattern: int) -> np.ndarray:
         """Return the cache's words before the call, (2, num_blocks, B, Hkv, D)."""
         caches = (self._cache, self._other)
@@ -167,6 +154,33 @@ class CacheWrite:
             caches = {self._cache, self._other}
             pieces += [cache.piece_of(self.before) for cache in sorted(caches)]
         return pieces
+
+
+@lru_cache(maxsize=2)  # a timing makes the arguments of one case hundreds of times
+def _content(
+    content: str, seeds: tuple[int, int], shape: tuple[int, ...], dtype: torch.dtype, scale: float
+) -> np.ndarray:
+    """Return keys or values as integers, rows without a slot included; the caller must copy them.
+
+    `seeds` are that of the case, and 0 for keys or 1 for values.
+    """
+    size, (seed, half) = int(np.prod(shape)), seeds
+    if content == "any bits":
+        # An odd factor permutes the 65,536 patterns.
+        mixed = (np.arange(size) * 40503 + seed * 977 + half * 30011) & 0xFFFF
+        bits: np.ndarray = mixed.astype(np.uint16).view(np.int16)
+        return bits.reshape(shape)
+    random = np.random.default_rng(seeds)
+    values = random.standard_normal(size, np.float32)
+    if content == "ties":
+        place = random.integers(0, len(_CODES) - 1, size)
+        middle = (_CODES[place] + _CODES[place + 1]) / 2
+        with np.errstate(over="ignore"):  # a large scale gives infinities, as in an engine
+            values = (middle * scale * np.sign(values)).astype(np.float32)
+    words = attention.as_words(values, dtype)
+    if content == "ties":  # some become a neighbouring number
+        words = words + random.integers(-1, 2, size).astype(np.int16) * (words & 0x7FFF != 0)
+    return np.reshape(words, shape)
 
 
 def _slots(batch: Batch, pattern: int, unwritten: list[int]) -> np.ndarray:

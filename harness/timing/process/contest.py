@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import random
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from attnproof.harness.cases.variation.unseen import unseen
-from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.candidate import REFERENCE, Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place
@@ -40,7 +39,6 @@ from attnproof.harness.timing.process.counters import count
 from attnproof.harness.timing.process.paired import Budget, Contestant, measure
 from attnproof.harness.timing.process.remembering import VALUES, remembering
 from attnproof.harness.timing.process.steady import steady
-from attnproof.harness.timing.statistics import FEWEST_SAMPLES
 
 _MOST_TOKENS = 8192
 """Tokens of a batch whose answers may be remembered: the reference computes several like it."""
@@ -76,14 +74,16 @@ class Contest:
             except Exception as error:  # a candidate may raise anything
                 failures[name] = _raised(error)
         counted = isinstance(entry, Entry) and not request.itself
-        groups = [ready]
+        groups = [ready[:1] * 2 if request.itself else ready]
         samples, together = [], True
         while groups:
             group = groups.pop()
             try:
                 timed = self._timed(group, request, counted=counted)
                 samples += [
-                    sample for sample in timed if not self._remembers(entry, sample.name, failures)
+                    sample
+                    for sample, contestant in zip(timed, group, strict=True)
+                    if request.itself or not self._remembers(entry, contestant, failures)
                 ]
             except InfrastructureError:
                 raise
@@ -91,7 +91,7 @@ class Contest:
                 failures[wrong.name] = _wrong(wrong.mismatch)
                 groups.append([member for member in group if member.name != wrong.name])
             except Exception as error:
-                if len(group) == 1:
+                if len(group) == 1 or request.itself:
                     failures[group[0].name] = _raised(error)
                 else:  # unknown which one raised: time each alone
                     groups += [[member] for member in group]
@@ -110,11 +110,10 @@ class Contest:
 
     def _timed(self, ready: list[Contestant], request: Request, *, counted: bool) -> list[Sample]:
         lane = self._candidates[0].lane
-        if request.itself:
-            ready = [contestant for contestant in ready[:1] for _ in range(2)]
         if not ready:
             return []
-        budget = _budget(ready, *request.budget)
+        seconds, least, most = request.budget
+        budget = Budget(seconds=seconds, least_rounds=least, most_rounds=most)
         costs = [count(contestant.thunk, lane) if counted else None for contestant in ready]
         with steady():
             taken = measure(ready, budget, lane)
@@ -124,7 +123,7 @@ class Contest:
         ]
 
     def _remembers(
-        self, entry: Entry | StepEntry, name: str, failures: dict[str, TimingFailure]
+        self, entry: Entry | StepEntry, contestant: Contestant, failures: dict[str, TimingFailure]
     ) -> bool:
         """True if the candidate answers repeated inputs from memory, which is then its failure.
 
@@ -133,15 +132,19 @@ class Contest:
         """
         if not isinstance(entry, Entry) or entry not in self._tried:
             return False
+        name = contestant.name
         [candidate] = [c for c in self._candidates if c.name == name]
         if candidate.deviations or (name, entry.case.id) in entry.deviating:
             return False  # its outputs for new values are unknown
+        if candidate.target == REFERENCE:
+            return False  # its loops are the slowest part, and keep nothing
         makers = []
         for case in unseen(entry.case, problem_of, random.SystemRandom(), VALUES):
             expected = expected_outputs(entry.operation, case, candidate.device)
             makers.append(self._calls(entry.operation, case, name, expected).make)
         with steady():
-            text = remembering(name, makers, candidate.lane)
+            single_use = contestant.single_use
+            text = remembering(name, makers, candidate.lane, single_use=single_use)
         if text:
             failures[name] = TimingFailure(FailureKind.REMEMBERED, text, entry.operation.name)
         return bool(text)
@@ -235,21 +238,6 @@ def _step(calls: Sequence[TimedCall]) -> TimedCall:
             call.touch()
 
     return TimedCall(step, mismatch, touch, nbytes=sum(call.nbytes for call in calls))
-
-
-def _budget(ready: list[Contestant], seconds: float, least: int, most: int) -> Budget:
-    """Return the budget, with fewer rounds than `least` if rounds are too slow for it."""
-    # Twice each, as `measure` calls each contestant once untimed before every sample.
-    thunks = [contestant.thunk() for contestant in ready for _ in range(2)]
-    begin = time.perf_counter()
-    for thunk in thunks:
-        thunk()
-    affordable = int(seconds / max(1e-9, time.perf_counter() - begin))
-    return Budget(
-        seconds=seconds,
-        least_rounds=min(least, max(FEWEST_SAMPLES, affordable)),
-        most_rounds=most,
-    )
 
 
 def _raised(error: Exception) -> TimingFailure:

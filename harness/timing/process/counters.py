@@ -67,6 +67,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known: list[tuple[int, int]] = []
         """First address and end of each storage seen so far, ascending."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: to skip it, torch would import its compiler first, which takes seconds."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

@@ -23,9 +23,9 @@ from attnproof.harness.model.call import Thunk
 from attnproof.harness.model.candidate import Lane
 from attnproof.harness.timing.process.clocks import DeviceClock, host_clock, time_calls
 from attnproof.harness.timing.process.comparison import TimedCall, WrongResultError
-from attnproof.harness.timing.statistics import interval
+from attnproof.harness.timing.statistics import FEWEST_SAMPLES, interval
 
-_WARM_UP_CALLS = 3
+_WARM_UP_CALLS = 1
 _ROUNDS_BEFORE_TIGHT = 30
 """Least rounds before tight intervals count: fewer may all fall into one quiet moment."""
 _MOST_CALLS = 10_000
@@ -72,8 +72,9 @@ class Budget:
     """Limits of a measurement: it ends when intervals are tight, or a limit is reached."""
 
     seconds: float = 0.3
-    """Seconds for all contestants together; the least rounds are made in any case."""
+    """Seconds for all contestants together, warm-up included."""
     least_rounds: int = 10
+    """Least rounds in up to twice the time; `FEWEST_SAMPLES` of them are made in any case."""
     most_rounds: int = 400
     tight: float = 0.005
     """Half of an interval's width, relative to the median, at which it counts as tight."""
@@ -96,17 +97,19 @@ def measure(contestants: Sequence[Contestant], budget: Budget, lane: Lane) -> li
     Call it in `steady()`. Raises InfrastructureError if the clock is too coarse,
     WrongResultError if a result is not the verified one, and whatever a contestant raises.
     """
+    end = time.monotonic() + budget.seconds
+    fewest = min(FEWEST_SAMPLES, budget.least_rounds)
     clock = DeviceClock() if lane == "cuda" else None
     share = budget.seconds / budget.least_rounds / max(1, len(contestants))
     runners = [_Runner(contestant, share, clock) for contestant in contestants]
     _level([runner.samples for runner in runners if not runner.single_use])
-    end = time.monotonic() + budget.seconds
     next_check = max(budget.least_rounds, _ROUNDS_BEFORE_TIGHT)
     for number in range(budget.most_rounds):
         for runner in runners if number % 2 == 0 else reversed(runners):
             runner.run()
         done = number + 1
-        if done >= budget.least_rounds and time.monotonic() >= end:
+        late_s = time.monotonic() - end
+        if late_s >= (0 if done >= budget.least_rounds else budget.seconds) and done >= fewest:
             break
         if done >= next_check:
             if all(runner.is_tight(budget.tight) for runner in runners):

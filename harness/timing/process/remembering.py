@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import cycle, islice, pairwise
 from statistics import quantiles
 
 import torch
@@ -18,13 +18,17 @@ _FEWEST = 5
 """Least number of inputs: quartiles of fewer times say nothing."""
 _USES = 12
 """Calls on known values before the timed one: answers may be remembered from a later use on."""
+_INPUTS = 2
+"""Inputs of these calls, which take turns: making large ones takes a hundred times a call."""
 _RATIO = 2.0
 """Time of a call on new values, relative to known ones, from which these are remembered."""
 _LEAST_NS = 2000.0
 """Least difference in nanoseconds: an input is not read and looked up in less."""
 
 
-def remembering(name: str, makers: Sequence[Callable[[], TimedCall]], lane: Lane) -> str:
+def remembering(
+    name: str, makers: Sequence[Callable[[], TimedCall]], lane: Lane, *, single_use: bool = False
+) -> str:
     """Return how much faster a candidate is on values that it has had, "" if it is not.
 
     Each maker returns calls on new inputs, equal among themselves; no earlier call had their
@@ -34,8 +38,9 @@ def remembering(name: str, makers: Sequence[Callable[[], TimedCall]], lane: Lane
         return ""
     known, new = [], []
     for before, after in pairwise(makers):
-        for _ in range(_USES):
-            before().run()
+        used = [before() for _ in range(_USES if single_use else _INPUTS)]
+        for call in islice(cycle(used), _USES):
+            call.run()
         # The call on known values comes first: the second one has the warmer caches.
         pair = [before(), after()]
         for call in pair:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -131,3 +133,17 @@ def test_launches_and_waits_on_a_gpu():
     found = count(lambda: lambda: (given + 1).sum().item(), "cuda")
     assert found.syncs is not None
     assert found.syncs >= 1
+
+
+def test_counting_does_not_import_the_compiler_of_torch():
+    """It takes seconds of the first timing."""
+    script = (
+        "import sys, torch\n"
+        "from attnproof.harness.timing.process.counters import count\n"
+        "print(count(lambda: lambda: torch.empty(3), 'cpu').dispatches)\n"
+        "print('torch._dynamo' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["1", "False"]

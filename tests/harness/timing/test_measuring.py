@@ -1,8 +1,9 @@
-"""The results of timing after a process has died."""
+"""The time that a plan takes, and its results after a process has died."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 
 import pytest
 
@@ -37,6 +38,37 @@ def timing_of(monkeypatch):
 
         monkeypatch.setattr(measuring, "TimingProcess", Process)
         return time_all(*_plan(len(measured)), lambda *_: None)
+
+    return run
+
+
+@pytest.fixture
+def spend(monkeypatch):
+    """Time entries that take half a second beside their samples, by a clock of the test's own.
+
+    Returns the seconds in all, and those for the samples of each turn.
+    """
+
+    def run(number, seconds):
+        now, sampled = [0.0], []
+
+        class Process(contextlib.nullcontext):
+            def __init__(self, *_):
+                super().__init__(self)
+
+            def measure(self, _index, budget, *_, itself=False):
+                sampled.append((budget.seconds, itself))
+                now[0] += budget.seconds + 0.5 * (not itself)
+                costs = Costs(
+                    allocations=0, allocated_bytes=0, dispatches=0, copies=0, copied_bytes=0
+                )
+                return Measured([Sample("mine", 10, [100.0] * 7, [], costs)] * (1 + itself))
+
+        monkeypatch.setattr(measuring, "TimingProcess", Process)
+        monkeypatch.setattr(measuring.time, "monotonic", lambda: now[0])
+        plan, verdicts = _plan(number)
+        time_all(dataclasses.replace(plan, seconds=seconds), verdicts, lambda *_: None)
+        return now[0], sampled
 
     return run
 
@@ -79,3 +111,17 @@ def test_a_candidate_with_a_memory_has_no_time_on_any_workload(timing_of):
     reason = f"{text} (batch (1, 1, 6))"
     assert [one.reason for one in outcome.bench.untimed] == [reason]
     assert outcome.problems == [f"{SPLIT} of mine {reason}"]
+
+
+def test_the_seconds_of_a_plan_are_those_of_all_its_entries(spend):
+    total, sampled = spend(10, 12.0)
+    assert total == pytest.approx(12.0)
+    assert len(sampled) == 20
+    assert min(sampled)[0] > 0.2
+
+
+def test_without_time_the_fewest_samples_are_taken_and_the_noise_of_few_entries(spend):
+    total, sampled = spend(10, 1.0)
+    assert total < 6.0
+    assert [itself for _, itself in sampled].count(True) == 5
+    assert [itself for _, itself in sampled].count(False) == 10

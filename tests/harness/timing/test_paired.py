@@ -7,6 +7,7 @@ import itertools
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from attnproof.harness.timing.process.paired import (
     measure,
 )
 from attnproof.harness.timing.process.steady import steady
+from attnproof.harness.timing.statistics import FEWEST_SAMPLES
 
 FEW = Budget(seconds=0.0, least_rounds=4, most_rounds=6)
 
@@ -141,6 +143,25 @@ def test_rounds_end_at_the_limit():
     budget = Budget(seconds=60, least_rounds=2, most_rounds=7, tight=0.0)
     [found] = measure([working("a", [])], budget, "cpu")
     assert len(found.host_ns) == 7
+
+
+def test_the_warm_up_is_part_of_the_time():
+    def make():
+        time.sleep(0.02)
+        return TimedCall(lambda: None, nbytes=1 << 30)
+
+    budget = Budget(seconds=0.06, least_rounds=1, most_rounds=9)
+    [found] = measure([Contestant("a", make)], budget, "cpu")
+    assert len(found.host_ns) == 1
+
+
+def test_slow_rounds_are_the_fewest_whose_test_can_be_significant():
+    def make():
+        time.sleep(0.02)
+        return TimedCall(lambda: None, nbytes=1 << 30)
+
+    [found] = measure([Contestant("a", make)], Budget(seconds=0.02), "cpu")
+    assert len(found.host_ns) == FEWEST_SAMPLES
 
 
 def test_rounds_end_when_the_intervals_are_tight():

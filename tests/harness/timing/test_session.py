@@ -16,8 +16,13 @@ from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.timing.plan.entries import Entry, FailureKind, StepEntry
 from attnproof.harness.timing.plan.timetable import timed_cases, why_never
 from attnproof.harness.timing.process.binding import is_single_use
-from attnproof.harness.timing.process.comparison import CandidateCalls, expected_outputs
+from attnproof.harness.timing.process.comparison import (
+    CandidateCalls,
+    TimedCall,
+    expected_outputs,
+)
 from attnproof.harness.timing.process.paired import Budget
+from attnproof.harness.timing.process.remembering import remembering
 from attnproof.harness.timing.session import TimingProcess
 
 pytestmark = pytest.mark.slow
@@ -265,6 +270,30 @@ def test_answers_remembered_for_the_bytes_of_an_input_are_no_times(candidates, s
     failure = found.failures["remembering"]
     assert (failure.kind, failure.operation) == (FailureKind.REMEMBERED, SLICE)
     assert failure.text.startswith("answers repeated inputs from memory: three in four calls take ")
+
+
+def test_memory_is_sought_once_and_not_in_the_reference(candidates, monkeypatch):
+    name = "attnproof.harness.timing.process.contest.remembering"
+    monkeypatch.setattr(name, lambda *_, **__: "answers from memory")
+    made = [Candidate("reference", "attnproof.reference"), *candidates(sound=RIGHT)]
+    with TimingProcess(made, [entry(["reference", "sound"], SLICE)]) as process:
+        found = process.measure(0, QUICK)
+        again = process.measure(0, QUICK, ["sound"], itself=True)
+    assert [sample.name for sample in found.samples] == ["reference"]
+    assert failures_of(found) == {"sound": "answers from memory"}
+    assert [sample.name for sample in again.samples] == ["sound", "sound"]
+
+
+@pytest.mark.parametrize(("single_use", "makes"), [(False, 4), (True, 14)])
+def test_calls_on_known_values_share_their_inputs(single_use, makes):
+    made = []
+
+    def make():
+        made.append(0)
+        return TimedCall(lambda: None)
+
+    assert not remembering("a", [make] * 9, "cpu", single_use=single_use)
+    assert len(made) == 8 * makes
 
 
 def test_known_deviation_is_no_wrong_result_unless_it_changes(candidates):

@@ -50,7 +50,7 @@ def bench(tmp_path, monkeypatch):
     def run(*options, ops=OP, candidate="mine.py", verb="bench"):
         command = ["attnproof", verb, "--candidate", candidate, "--out", "out"]
         command += ["--ops", ops] if ops else []
-        command += ["--against", "reference", "--seconds", "0.5"] if verb == "bench" else []
+        command += ["--against", "reference", "--seconds", "1.5"] if verb == "bench" else []
         monkeypatch.setattr(sys, "argv", [*command, "--steps", "0", "--jobs", "2", *options])
         with pytest.raises(SystemExit) as ending:
             cli.main()
