@@ -39,10 +39,17 @@ def remarks(bench: Bench) -> Iterator[str]:
             "no evidence: the ratio's interval reaches a smaller effect than these, or its calls "
             "are too few; a longer --seconds gives more of them"
         )
-    if any(row.rate for row in timing_rows(bench)):
+    rates = [row.rate for row in timing_rows(bench)]
+    if any(rates):
         yield (
             "rate: bytes that a call has to move, and the time of a copy of as many as a share of "
-            f"its own; none below {LEAST_BYTES >> 10} KiB, where launches and dispatches decide"
+            "its own"
+        )
+    if None in rates:
+        yield (
+            f"no rate in {rates.count(None)} of {len(rates)} lines: below {LEAST_BYTES >> 10} KiB "
+            "launches and dispatches decide, and the shapes of tables and pools do not say how "
+            "many bytes a call has to move"
         )
     yield from _baseline(bench)
 
