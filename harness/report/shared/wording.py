@@ -28,6 +28,8 @@ GLYPHS = {
     "NO CHECK": "-",
 }
 """Shape for each state, because colour alone must not distinguish states."""
+_MOST_NAMED = 3
+"""Candidates that the sentence on a run names."""
 NO_REASON = "no reason was given"
 DEVICES = {"cpu": "CPU", "interpreter": "Triton interpreter on CPU", "cuda": "CUDA"}
 
@@ -116,14 +118,23 @@ def counts_sentence(run: Run) -> str:
     work = (
         f"{many(counts.checks, 'check')} on {many(counts.cases, 'case')} in {duration(run.seconds)}"
     )
-    if len({result.candidate for result in run.operations}) == 1:
-        judged = many(pairs, "operation")
-    else:
-        judged = many(pairs, "pair of operation and candidate", "pairs of operation and candidate")
+    judged = _judged(run, pairs)
     if states["PASS"] == pairs:
         return f"{judged} judged, {'it agrees' if pairs == 1 else 'all agree'}: {work}."
     parts = [f"{count:,} {STATE_WORDS[state]}" for state, count in states.items() if count]
     return f"Of {judged}, {listed(parts)}; {work}."
+
+
+def _judged(run: Run, pairs: int) -> str:
+    """Return the operations of each candidate: "3 operations of mine and 2 of reference"."""
+    by_name = Counter(r.candidate for r in run.operations if r.verdict != "NOT OFFERED")
+    if len({result.candidate for result in run.operations}) == 1:
+        return many(pairs, "operation")
+    if len(by_name) > _MOST_NAMED:
+        return many(pairs, "pair of operation and candidate", "pairs of operation and candidate")
+    (first, count), *others = by_name.items()
+    named = [f"{many(count, 'operation')} of {first}"]
+    return listed([*named, *(f"{number:,} of {name}" for name, number in others)])
 
 
 def device_words(run: Run) -> str:

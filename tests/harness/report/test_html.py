@@ -15,6 +15,7 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.run import OracleCount
 from attnproof.harness.report.page.cards import build_cards
 from attnproof.harness.report.page.html import render_html
+from attnproof.harness.report.shared.wording import counts_sentence
 from tests.harness.report.runs import ORACLES, make_difference, make_finding, make_result, make_run
 
 RUNS = ["passing", "failing", "sequence", "incomplete", "empty", "timed", "slower", "foreign"]
@@ -144,12 +145,32 @@ def test_a_pass_begins_with_what_was_judged(advised):
     assert "Advice: fails no candidate" in text
 
 
+def test_the_header_of_a_failure_names_its_operations(failing):
+    header = render_html(failing, ORACLES).partition("</header>")[0]
+    names = re.findall(r"<a href=\"#/finding/(\w+)\"><code>(\w+)</code>", header)
+    first = {finding.operation: finding.id for finding in reversed(failing.findings)}
+    assert names == [(first[name], name) for name in ("build_slot_mapping", "split_attn_metadata")]
+    assert "3 findings: " in header
+
+
+def test_each_candidate_has_its_number_of_operations(passing):
+    peers = [msgspec.structs.replace(r, candidate="reference") for r in passing.operations[:1]]
+
+    def sentence(*operations):
+        return counts_sentence(msgspec.structs.replace(passing, operations=[*operations]))
+
+    both = sentence(*passing.operations, *peers)
+    assert both.startswith("2 operations of optimized and 1 of reference judged, all agree: ")
+    four = [msgspec.structs.replace(peers[0], candidate=f"c{number}") for number in range(4)]
+    assert sentence(*four).startswith("4 pairs of operation and candidate judged, all agree: ")
+
+
 def test_a_failure_shows_its_cards(failing):
     page = Page(render_html(failing, ORACLES))
     text = page.text
     assert page.title == "FAIL, 3 findings · attnproof"
     for words in (
-        "Of 4 pairs of operation and candidate, 1 verified, 2 failed and 1 unverified; "
+        "Of 4 operations of optimized, 1 verified, 2 failed and 1 unverified; "
         "4,800 checks on 1,200 cases in 62 s.",
         "Off by one block",
         "12 failed cases",
@@ -162,7 +183,7 @@ def test_a_failure_shows_its_cards(failing):
     ):
         assert words in text, words
     assert "/finding/000000000001" in page.ids
-    assert page.links.count("#/finding/000000000001") == 2
+    assert page.links.count("#/finding/000000000001") == 3  # header, matrix, card
     code = page.data["code"]
     assert failing.findings[0].command in code
     assert "@example(\n    Case(" in code
