@@ -64,7 +64,7 @@ def forest(bench: Bench, pair: Pair, key: str) -> Chart:
     title = f"Times as fast: {pair_text(pair)}"
     table = Table(
         title,
-        ("Operation", "Geometric mean", "Worst", "on workload", "Best", "on workload", "Verdicts"),
+        ("Operation", "Geometric mean", "Worst", "Best", "Verdicts"),
         tuple(_forest_row(row) for row in rows),
     )
     words = f"{sentence} Slowest operation: {rows[0].operation}. {_FOREST_READING}"
@@ -95,10 +95,8 @@ def _forest_row(row: Gathered) -> tuple[str, ...]:
     return (
         row.operation,
         ratio_text(row.geometric_mean),
-        ratio_text(row.worst.ratio),
-        row.worst.workload,
-        ratio_text(row.best.ratio),
-        row.best.workload,
+        f"{ratio_text(row.worst.ratio)} ({row.worst.workload})",
+        f"{ratio_text(row.best.ratio)} ({row.best.workload})",
         counts_text(row.counts),
     )
 

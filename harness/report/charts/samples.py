@@ -138,7 +138,7 @@ def _samples(timing: Timing, clock: Clock) -> list[float]:
     return timing.host_ns if clock == "host" else timing.device_ns
 
 
-_HEAD = ("Of", "Samples", "Least", "Lower quarter", "Median", "Upper quarter", "Most")
+_HEAD = ("Of", "n", "Least", "25 %", "Median", "75 %", "Most")
 
 
 def _quantiles(name: str, samples: list[float]) -> tuple[str, ...]:

@@ -234,16 +234,15 @@ def _sentence(result: BaselineResult, count: int, faster: int) -> str:
 
 
 def _regressions(caption: str, regressions: list[Regression], state: BaselineState) -> Table:
-    head = ("Operation", "Candidate", "Workload", "Times as long", "95 %", "p", "Verdict")
+    head = ("Timing", "Workload", "Times as long (95 %)", "p", "Verdict", "Counts that grew")
     return Table(
         caption,
-        (*head, "Counts that grew"),
+        head,
         tuple(
             (
-                entry.operation,
-                entry.candidate,
+                f"{entry.operation} of {entry.candidate}",
                 entry.workload if entry.clock == "host" else f"{entry.workload} (device time)",
-                *(_change(entry) if state == "compared" else ("not compared", "", "", "")),
+                *(_change(entry) if state == "compared" else ("not compared", "", "")),
                 entry.costs or "none",
             )
             for entry in regressions
@@ -251,11 +250,10 @@ def _regressions(caption: str, regressions: list[Regression], state: BaselineSta
     )
 
 
-def _change(entry: Regression) -> tuple[str, str, str, str]:
-    """Return ratio, interval, p-value and verdict."""
+def _change(entry: Regression) -> tuple[str, str, str]:
+    """Return the ratio with its interval, p-value and verdict."""
     return (
-        ratio_text(entry.ratio),
-        between(entry.low, entry.high),
+        f"{ratio_text(entry.ratio)} ({between(entry.low, entry.high)})",
         f"{entry.p_value:.2g}",
         f"{SPEED_GLYPHS[entry.verdict]} {entry.verdict}",
     )

@@ -29,6 +29,7 @@ from attnproof.harness.report.shared.ratios import (
 )
 from attnproof.harness.report.shared.timings import CLOCKS, TimingRow, timing_rows
 from attnproof.harness.report.shared.wording import many
+from attnproof.harness.timing.process.copying import LEAST_BYTES
 
 _CHART, _ROW, _RATE = 3_400, 225, 180
 """Approximate bytes of a chart, of a row and of a row of rates."""
@@ -214,30 +215,36 @@ _COSTS: tuple[tuple[str, Callable[[Costs], int | None], Callable[[float], str]],
 
 
 def _costs(timings: list[TimingRow], candidates: list[str]) -> Table:
-    """Return the exact counts of a call per candidate; omit counts that no timing has."""
-    seen = [
-        cost for cost in _COSTS if any(cost[1](row.timing.costs) is not None for row in timings)
-    ]
-    rows = []
-    for candidate in candidates:
-        mine = [row.timing.costs for row in timings if row.candidate == candidate]
-        cells = (_range([of(costs) for costs in mine], text) for _, of, text in seen)
-        rows.append((escape_line(candidate), *cells))
-    names = tuple(name for name, _, _ in seen)
-    return Table(
-        "Costs of one call, least to most over the workloads", ("Candidate", *names), tuple(rows)
+    """Return the exact counts of a call, a column per candidate; omit those that no timing has."""
+    costs = {
+        candidate: [row.timing.costs for row in timings if row.candidate == candidate]
+        for candidate in candidates
+    }
+    rows = tuple(
+        (name, *(_range([of(cost) for cost in mine], text) for mine in costs.values()))
+        for name, of, text in _COSTS
+        if any(of(row.timing.costs) is not None for row in timings)
     )
+    head = ("Count", *map(escape_line, candidates))
+    return Table("Costs of one call, least to most over the workloads", head, rows)
 
 
 def _rates(timings: list[TimingRow]) -> Table | None:
     """Return the bytes and operations a second of each workload."""
+    several = len({row.clock for row in timings}) > 1
     rows = tuple(
-        (row.workload, escape_line(row.candidate), row.clock, bytes_text(rate.bytes), rate.text)
+        (
+            row.workload,
+            escape_line(row.candidate) + (f", {row.clock}" if several else ""),
+            bytes_text(rate.bytes),
+            rate.text,
+        )
         for row in timings
         if (rate := row.rate)
     )
-    head = ("Workload", "Candidate", "Clock", "Bytes of a call", "Rate")
-    caption = "Bandwidth beside a copy by torch of as many bytes, and arithmetic"
+    head = ("Workload", "Candidate", "Bytes of a call", "Rate")
+    least = f"{LEAST_BYTES >> 10} KiB"
+    caption = f"Bandwidth beside a copy by torch of as many bytes, and arithmetic; from {least} on"
     return Table(caption, head, rows) if rows else None
 
 

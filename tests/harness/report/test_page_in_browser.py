@@ -40,6 +40,9 @@ RUNS = [
 ]
 SIZES = {"desktop": (1280, 900), "telephone": (390, 844)}
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+SCROLLED = """(selector) => [...document.querySelectorAll(selector)]
+    .filter((box) => box.scrollWidth > box.clientWidth)
+    .map((box) => `${box.scrollWidth}: ${box.innerText.slice(0, 60)}`)"""
 VIOLATIONS = """async () => (await axe.run()).violations.map(
     (rule) => `${rule.id}: ${rule.nodes.map((node) => node.html.slice(0, 200)).join(" ; ")}`
 )"""
@@ -75,6 +78,20 @@ def ten_findings():
 @pytest.fixture
 def one_operation():
     return make_run("PASS", [make_result("build_slot_mapping")])
+
+
+@pytest.fixture
+def all_oracles():
+    """A run of three candidates with checks of every oracle."""
+    checked = {name: OracleCount(checks=12_345) for name in CONTRACTS}
+    wrong = checked | {"equality": OracleCount(checks=12_345, failed=3)}
+    operations = [
+        make_result("build_slot_mapping", candidate="optimized-unchecked", oracles=checked),
+        make_result("build_slot_mapping", candidate="reference", oracles=checked),
+        make_result("build_slot_mapping", "FAIL", candidate="vllm", oracles=wrong),
+    ]
+    found = make_finding(1, operation="build_slot_mapping", candidate="vllm", oracle="equality")
+    return make_run("FAIL", operations, findings=[found])
 
 
 @pytest.fixture
@@ -165,6 +182,18 @@ def test_nothing_is_wider_than_the_window(open_page, name, size):
     page = open_page(name, size)
     page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
     assert page.evaluate(OVERFLOW) == 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["slower", "foreign"])
+def test_no_table_of_a_benchmark_scrolls(open_page, name, size):
+    page = open_page(name, size)
+    page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert page.evaluate(SCROLLED, "#performance .scroll:has(table)") == []
+
+
+def test_the_matrix_of_all_oracles_does_not_scroll(open_page):
+    assert open_page("all_oracles").evaluate(SCROLLED, "#matrix .scroll") == []
 
 
 @pytest.mark.parametrize(("size", "scheme"), [("desktop", "light"), ("telephone", "dark")])
