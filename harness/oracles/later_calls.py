@@ -49,7 +49,8 @@ class Kept:
 
     def overwritten(self) -> Overwritten | None:
         """Return the first result that is not what it was, None if all are."""
-        return _changed(self._before, self._attempt.outputs) or _changed(self._before, self._read())
+        now = self._attempt.outputs
+        return first_change(self._before, now) or first_change(self._before, self._read())
 
     def _read(self) -> dict[Place, Any]:
         """Return the outputs, read once more from the object that the call returned."""
@@ -94,7 +95,8 @@ def judge(trial: Trial, overwritten: Overwritten | None, earlier: str) -> Iterat
         yield msgspec.structs.replace(failure, diagnosis=DEPENDS, fits=None, message=message)
 
 
-def _changed(before: dict[Place, Any], now: dict[Place, Any]) -> Overwritten | None:
+def first_change(before: dict[Place, Any], now: dict[Place, Any]) -> Overwritten | None:
+    """Return the first result that is not what it was, None if all are."""
     for place, old in before.items():
         new = now.get(place)
         if _equal(old, new):

@@ -66,6 +66,10 @@ _BY_DIAGNOSIS = (
         ("where a",), "Code that relies on the type fails: a kernel, a strict check or a JSON line."
     ),
     _Rule(("compiles a kernel",), "A server stands still for a second or two; results are right."),
+    _Rule(
+        ("in another thread",),
+        "Engines call from several threads: one micro-batch computes with the numbers of another.",
+    ),
     _Rule(("another device",), "A kernel that gets this tensor fails, or copies it on each step."),
     _Rule(("mirror",), "Host and device decide by different numbers on the same step."),
     _Rule(("sees keys of its own future",), "A token attends to tokens that come after it."),

@@ -9,8 +9,9 @@ from attnproof.harness.model.call import Call
 from attnproof.harness.model.text import utf8
 from attnproof.harness.oracles import cost
 from attnproof.harness.oracles.attempt import Attempt
-from attnproof.harness.oracles.later_calls import Kept
+from attnproof.harness.oracles.later_calls import Kept, Overwritten
 from attnproof.harness.oracles.launches import Launches
+from attnproof.harness.oracles.overlap import overlapped
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running.exchange.memory import SharedMemory
@@ -83,10 +84,17 @@ class Observer:
         overwritten = None if in_place else kept.overwritten()
         self._end_forked()
         report["first"] = self._attempt(first)
-        if overwritten is not None:
-            place, *texts = overwritten
-            report["overwritten"] = (Writer([]).write(place), *map(utf8, texts))
-        return report | {"used": self._memory.used}
+        return report | _overwritten(overwritten) | {"used": self._memory.used}
+
+    @counted(Phase.OBSERVE)
+    def observe_within(self, other: Trial) -> dict[str, Any]:
+        """Make the trial's call, then once more with that of `other` in it; return the fields."""
+        report = self._empty_report()
+        first = self._trial.first
+        overwritten = overlapped(self._trial, other)
+        self._end_forked()
+        report["first"] = self._attempt(first)
+        return report | _overwritten(overwritten) | {"used": self._memory.used}
 
     @counted(Phase.OBSERVE)
     def observe_steps(self, earlier: Sequence[Trial]) -> dict[str, Any]:
@@ -136,3 +144,11 @@ class Observer:
             utf8(attempt.shared),
             tuple(map(utf8, attempt.left_out)),
         )
+
+
+def _overwritten(overwritten: Overwritten | None) -> dict[str, Any]:
+    """Return the field of the report for a result that another call has changed, if any."""
+    if overwritten is None:
+        return {}
+    place, *texts = overwritten
+    return {"overwritten": (Writer([]).write(place), *map(utf8, texts))}

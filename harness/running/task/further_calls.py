@@ -30,6 +30,8 @@ _LATER_CALLS, _OPTIONS = 3, 3
 """Later calls of a case, of which the first is repeated with the same objects, filled anew; and
 those objects filled with another option of the case. Where fewer cases are called, one of the
 later calls and one of the others are made after each: the cases take turns."""
+_AT_ONCE = 3
+"""Cases of a run that are called at once with another one."""
 _MOST_WRONG = 5
 """Cases of further calls that fail by themselves and are judged like the others."""
 _DETERMINISM, _INVARIANTS = (
@@ -41,18 +43,18 @@ def make_further_calls(examination: Examination, examples: int) -> None:
     """Make further calls after some accepted cases of each origin; record what they find.
 
     `examples` is the number of cases that Hypothesis was to draw; few of them, few of these.
-    Sequences are left out: all results are compared after each of their steps.
+    Of sequences only calls at once: all results are compared after each of their steps.
     """
-    if not examination.operation.call.takes_arguments:
-        return
-
+    is_sequence = not examination.operation.call.takes_arguments
     wrong: list[Case] = []
+    alone: set[str] = set()
     turns: dict[str, int] = {}
 
     def judge(case: Case) -> tuple[Failure, ...]:
         # A smaller case, or a repetition, gets all calls: any of them may show the root cause.
         turn = turns.pop(case.id, None)
-        return failures_of_further_calls(examination.worker, case, wrong, turn)
+        at_once = case.id not in alone
+        return failures_of_further_calls(examination.worker, case, wrong, turn, at_once=at_once)
 
     fewest = _FEWEST_SPARSE if examination.settings.sparse else _FEWEST
     if examination.costly_share > 1:
@@ -66,6 +68,11 @@ def make_further_calls(examination: Examination, examples: int) -> None:
         chosen = real_ones(examination.operation, chosen, others)
     if examination.settings.sparse or examination.costly_share > 1:
         turns |= {sourced.case.id: turn for turn, sourced in enumerate(chosen)}
+    if is_sequence:
+        chosen = _spread(chosen, _AT_ONCE)
+    alone |= {sourced.case.id for sourced in chosen} - {
+        sourced.case.id for sourced in _spread(chosen, _AT_ONCE)
+    }
     for sourced in chosen:
         interrupt.check()
         judge_again(examination, sourced, judge)
@@ -79,21 +86,30 @@ def make_further_calls(examination: Examination, examples: int) -> None:
 
 
 def failures_of_further_calls(
-    worker: Worker, case: Case, wrong: list[Case] | None = None, turn: int | None = None
+    worker: Worker,
+    case: Case,
+    wrong: list[Case] | None = None,
+    turn: int | None = None,
+    *,
+    at_once: bool = True,
 ) -> tuple[Failure, ...]:
     """Return the failures of calls after the case, and of calls on related cases.
 
     Cases that fail by themselves are left out and added to `wrong`. A `turn`, the number of the
-    case in a run, selects some of the calls after the case; None stands for all of them.
+    case in a run, selects some of the calls after the case; None stands for all of them. Without
+    `at_once` no two calls are made at once.
     """
-    if case.fault or not ALL[case.operation].call.takes_arguments:
+    if case.fault:
         return ()
     wrong = [] if wrong is None else wrong
-    return (
-        _failures_of_later_calls(worker, case, wrong, turn)
-        or _failures_of_relations(worker, case, wrong)
-        or _failures_of_steps(worker, case)
-    )
+    failures: tuple[Failure, ...] = ()
+    if ALL[case.operation].call.takes_arguments:
+        failures = (
+            _failures_of_later_calls(worker, case, wrong, turn)
+            or _failures_of_relations(worker, case, wrong)
+            or _failures_of_steps(worker, case)
+        )
+    return failures or (_failures_at_once(worker, case) if at_once else ())
 
 
 def _failures_of_later_calls(
@@ -150,6 +166,20 @@ def _failures_of_steps(worker: Worker, case: Case) -> tuple[Failure, ...]:
     steps = engine_steps(ALL[case.operation], case, problem_of)
     try:
         return worker.compiles_again(steps) if steps else ()
+    except InvalidCaseError:
+        return ()
+
+
+def _failures_at_once(worker: Worker, case: Case) -> tuple[Failure, ...]:
+    """Return the failures of two calls at once, of a candidate on the host.
+
+    Triton's interpreter serves one thread.
+    """
+    if worker.candidate.lane != "cpu" or case.before:
+        return ()
+    other, *_ = [*other_values(case, problem_of, 1), case]
+    try:
+        return worker.call_within(case, worker.in_interface(other)).failures
     except InvalidCaseError:
         return ()
 

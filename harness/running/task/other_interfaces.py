@@ -30,7 +30,8 @@ def interface_sentence(worker: Worker, operation: Operation, case: Case) -> str:
         and (other.adapt is not judged.adapt or other.fit(case) != case)
         and _passes(worker, other, case)
     ]
-    if not passing:
+    # What only further calls show is no matter of an interface.
+    if not passing or not worker.judge(case).failures:
         return ""
     *first, last = passing
     names = f"{', '.join(first)} or {last}" if first else last

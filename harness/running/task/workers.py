@@ -23,7 +23,7 @@ from attnproof.harness.model.place import Place
 from attnproof.harness.model.run import Cause
 from attnproof.harness.model.text import utf8
 from attnproof.harness.model.verdict import ERRORS, ORACLES, PROCESS, Explanation, Failure, Verdict
-from attnproof.harness.oracles import call_once, judge, later_calls, recompilation
+from attnproof.harness.oracles import call_once, judge, later_calls, overlap, recompilation
 from attnproof.harness.oracles.later_calls import copied
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.exchange.observed import ForgedReportError, ObservedTrial
@@ -41,6 +41,7 @@ from attnproof.harness.running.worker.worker import (
     CALL_IN_PLACE,
     CALL_ONCE,
     CALL_STEPS,
+    CALL_WITHIN,
     JUDGE_FIRST,
     JUDGE_UNPOISONED,
     Invalid,
@@ -171,8 +172,26 @@ class Worker(CaseProcess):
                 tuple(later_calls.judge(trial, trial.overwritten, case.id)), _NO_CHECKS
             ),
         )
-        operation = self._operations[case.operation]
-        failures = operation.real_kinds(case, operation.real_kinds(other, verdict.failures))
+        return self._in_kinds_of(verdict, case, other)
+
+    def call_within(self, case: Case, other: Case) -> Verdict:
+        """Call the candidate on the case, and on another one before that call has ended.
+
+        The failures are those of `oracles.overlap`, or a death. Raises InvalidCaseError.
+        """
+        self.cases.append(other)
+        verdict = self._verdict(
+            CALL_WITHIN + encode(other) + b"\n",
+            case,
+            lambda trial: Verdict(tuple(overlap.judge(trial.overwritten)), _NO_CHECKS),
+        )
+        return self._in_kinds_of(verdict, case, other)
+
+    def _in_kinds_of(self, verdict: Verdict, *cases: Case) -> Verdict:
+        """Return the verdict with the classes that its failures have on these cases."""
+        failures = verdict.failures
+        for case in cases:
+            failures = self._operations[case.operation].real_kinds(case, failures)
         return msgspec.structs.replace(verdict, failures=failures)
 
     def compiles_again(self, steps: Sequence[Case]) -> tuple[Failure, ...]:

@@ -54,9 +54,9 @@ from attnproof.harness.running.worker.signatures import Misfit, misfits
 
 IMPORT = b"import"
 JUDGE, JUDGE_UNREPEATED, JUDGE_UNPOISONED, JUDGE_FIRST = b"J", b"U", b"N", b"F"
-CALL_ONCE, CALL_AFTER, CALL_IN_PLACE, CALL_STEPS = b"C", b"A", b"P", b"S"
-"""Kinds of messages; those of CALL_AFTER and CALL_IN_PLACE hold two cases, one a line, those of
-CALL_STEPS more."""
+CALL_ONCE, CALL_AFTER, CALL_IN_PLACE, CALL_WITHIN, CALL_STEPS = b"C", b"A", b"P", b"W", b"S"
+"""Kinds of messages; those of CALL_AFTER, CALL_IN_PLACE and CALL_WITHIN hold two cases, one a line,
+those of CALL_STEPS more."""
 _MOST_OUTPUT = 1 << 20
 """Bytes of standard error that are kept for the next case."""
 _MOST_PRINTED = 2000
@@ -250,6 +250,8 @@ class _Worker:
             observer = Observer(trial, self._memory, self._channel.end_forked)
             if kind in (CALL_AFTER, CALL_IN_PLACE):
                 report = observer.observe_after(earlier[0], in_place=kind == CALL_IN_PLACE)
+            elif kind == CALL_WITHIN:
+                report = observer.observe_within(earlier[0])
             elif kind == CALL_STEPS:
                 report = observer.observe_steps(earlier)
             else:

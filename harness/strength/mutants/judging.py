@@ -306,7 +306,7 @@ def _failures_of_further_calls(worker: Worker, cases: list[Case]) -> list[Failur
     wrong: list[Case] = []
     for case in good[:: len(good) // _FURTHER + 1]:
         with _time_limit(worker.candidate):
-            observed = failures_of_further_calls(worker, case, wrong)
+            observed = failures_of_further_calls(worker, case, wrong, at_once=False)
         observed = observed or tuple(f for case in wrong for f in worker.judge(case).failures)
         failures = [failure for failure in observed if failure.kind in worker.candidate.judged]
         if failures:
