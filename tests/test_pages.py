@@ -84,6 +84,11 @@ def test_an_own_operation_goes_from_nothing_to_a_finding(attnproof, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_mistake_of_a_connector_a_manager_and_a_state_is_found(attnproof, tmp_path):
+    assert exit_codes("connectors.md", tmp_path, attnproof) == [1, 1, 1]
+
+
+@pytest.mark.slow
 def test_definitions_of_the_page_are_accepted(attnproof, tmp_path):
     blocks = _BLOCK.findall((DOCS / "operations.md").read_text(encoding="utf-8"))
     texts = [text for _, text in blocks if "@operation" in text and "# bad.py" not in text]
