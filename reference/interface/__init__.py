@@ -33,6 +33,7 @@ from .protocols import (
     SpeculativeConfig,
     VllmConfig,
 )
+from .state_space import GDNMetadata, MambaMetadata, StateSpaceConfig
 
 __all__ = [
     "KV_SHARING_FAST_PREFILL_METADATA_FIELDS",
@@ -46,11 +47,13 @@ __all__ = [
     "CacheRequest",
     "CompilationConfig",
     "EncoderDecoderMetadata",
+    "GDNMetadata",
     "InputBatch",
     "KVCacheLayoutType",
     "KVCacheSpec",
     "KVSharingFastPrefillMetadata",
     "MLADims",
+    "MambaMetadata",
     "MambaSpec",
     "MetadataError",
     "ModelConfig",
@@ -58,6 +61,7 @@ __all__ = [
     "SchedulerOutput",
     "SpecDecodeMetadata",
     "SpeculativeConfig",
+    "StateSpaceConfig",
     "UBatchSlice",
     "VllmConfig",
     "aligned",

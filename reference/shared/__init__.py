@@ -38,6 +38,7 @@ from .spec_decode import (
     reshape_attn_output_for_spec_decode,
     reshape_query_for_spec_decode,
 )
+from .state_builders import gdn_build, mamba_build
 from .state_space import compute_mamba_prefill_checkpoints, compute_varlen_chunk_metadata
 from .subclasses import subclass_attention_backend, subclass_attention_metadata
 from .tp_mapping import compute_tp_mapping
@@ -63,6 +64,7 @@ __all__ = [
     "compute_tp_mapping",
     "compute_varlen_chunk_metadata",
     "copy_offloaded_blocks",
+    "gdn_build",
     "get_kv_cache_layout",
     "get_mla_dims",
     "get_num_prefill_decode_query_kv_tokens",
@@ -73,6 +75,7 @@ __all__ = [
     "is_all_encoder_attn_metadata_set",
     "is_block_tables_empty",
     "is_valid_kv_cache_layout",
+    "mamba_build",
     "map_block_ids_for_block_size_ratio",
     "pair_block_ids",
     "reshape_attn_output_for_spec_decode",

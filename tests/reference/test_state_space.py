@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+
+from attnproof.reference import CommonAttentionMetadataV32, MetadataError, StateSpaceConfig
 
 
 @pytest.mark.spec("Example: offsets [0, 3, 3, 9] in chunks of 4")
@@ -28,3 +32,55 @@ def test_checkpoints_of_prefills(package):
 def test_a_draft_drops_the_last_block(package):
     checkpoints = package.compute_mamba_prefill_checkpoints
     assert checkpoints([25, 24], [21, 20], 4, 8, 1, True, 4) == ([16, 16], [2, 1])
+
+
+def _batch(queries, computed, tables, prefilling):
+    rows = zip(queries, computed, strict=True)
+    offsets = torch.tensor([0, *torch.tensor(queries).cumsum(0).tolist()], dtype=torch.int32)
+    lengths = torch.tensor([q + c for q, c in rows], dtype=torch.int32)
+    return CommonAttentionMetadataV32(
+        query_start_loc=offsets,
+        query_start_loc_cpu=offsets.clone(),
+        seq_lens=lengths,
+        seq_lens_cpu=lengths.clone(),
+        num_computed_tokens_cpu=torch.tensor(computed, dtype=torch.int32),
+        num_reqs=len(queries),
+        num_actual_tokens=sum(queries),
+        max_query_len=max(queries),
+        max_seq_len=int(lengths.max()),
+        block_table_tensor=torch.tensor(tables, dtype=torch.int32),
+        slot_mapping=torch.zeros(sum(queries), dtype=torch.int64),
+        is_prefilling=torch.tensor(prefilling),
+    )
+
+
+@pytest.mark.spec("Example: B = 4, K = 0, chunks of 4")
+def test_a_decode_and_the_chunks_of_a_prefill(package):
+    md = _batch([1, 6], [7, 3], [[5, 6, 0], [7, 8, 9]], [False, True])
+    built = package.mamba_build(md, StateSpaceConfig(block_size=4, chunk_size=4))
+    assert (built.num_decodes, built.num_prefills) == (1, 1)
+    assert built.state_indices_tensor_d.tolist() == [[6]]
+    assert built.state_indices_tensor_p.tolist() == [9]
+    assert built.cu_chunk_seqlen_p.tolist() == [0, 1, 5, 6]
+    assert built.seq_idx_p.tolist() == [0, 0, 0]
+    assert built.last_chunk_indices_p.tolist() == [2]
+
+
+@pytest.mark.spec("Example: B = 4, K = 1, a speculative row")
+def test_a_speculative_row_and_a_prefill(package):
+    md = _batch([2, 3], [5, 0], [[5, 6, 7], [8, 9, 0]], [False, True])
+    config = StateSpaceConfig(block_size=4, num_speculative_tokens=1)
+    counts = (torch.tensor([values], dtype=torch.int32)[0] for values in ([2, 1], [1, -1]))
+    built = package.gdn_build(md, config, *counts)
+    assert built.spec_state_indices_tensor.tolist() == [[6, 7]]
+    assert built.prefill_state_indices.tolist() == [8]
+    assert built.num_accepted_tokens.tolist() == [2]
+    assert built.spec_token_indx.tolist() == [0, 1]
+    assert built.non_spec_token_indx.tolist() == [2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["mamba_build", "gdn_build"])
+def test_builders_need_to_know_which_rows_are_in_their_prompt(package, name):
+    md = replace(_batch([1], [3], [[5]], [False]), is_prefilling=None)
+    with pytest.raises(MetadataError, match="is_prefilling"):
+        getattr(package, name)(md, StateSpaceConfig(block_size=4))

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 
 from attnproof import reference
 from attnproof.harness.adapters.quiet import quietly
-from attnproof.harness.adapters.vllm import builders, drafter, functions, kv_manager, nixl, offload
+from attnproof.harness.adapters.vllm import (
+    builders,
+    drafter,
+    functions,
+    kv_manager,
+    nixl,
+    offload,
+    state_builders,
+)
 from attnproof.harness.adapters.vllm.functions import Adapted, First
 from attnproof.harness.adapters.vllm.installed import defines, find
 from attnproof.harness.adapters.vllm.kernel_blocks import KernelBlocks
@@ -101,6 +109,21 @@ ENTRIES: dict[str, Entry] = {
     "split_decodes_prefills_and_extends": Entry((UTILS,), Adapted),
     "maybe_create_ubatch_slices": Entry(_UBATCH[:1], Adapted),
     "mamba_get_block_table_tensor": Entry((UTILS,), functions.state_blocks),
+    "mamba_build": Entry(
+        ("v1.attention.backends.mamba_attn",),
+        state_builders.mamba_build,
+        "BaseMambaAttentionMetadataBuilder",
+        method="build",
+        passes=("common_prefix_len", "common_attn_metadata"),
+        members=("_compute_common_metadata",),
+    ),
+    "gdn_build": Entry(
+        ("v1.attention.backends.gdn_attn",),
+        state_builders.gdn_build,
+        "GDNAttentionMetadataBuilder",
+        method="build",
+        passes=("common_prefix_len", "common_attn_metadata", "num_accepted_tokens"),
+    ),
     "compute_varlen_chunk_metadata": Entry(("v1.attention.backends.mamba2_attn",)),
     "compute_mamba_prefill_checkpoints": Entry(
         ("model_executor.layers.mamba.checkpoint",),
