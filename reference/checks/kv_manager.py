@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd, lcm
 
 from ..interface.errors import MetadataError
 from ..interface.kv_manager import CacheBlocks, CacheGroup, CacheRequest
@@ -19,7 +20,7 @@ def check_manager(
     enable_caching: bool,
     num_hash_lookahead_tokens: int,
 ) -> None:
-    """Require groups of one block size, and a pool with a block beside NULL."""
+    """Require groups whose block sizes go together, and a pool with a block beside NULL."""
     check_int(_CLASS, "num_blocks", num_blocks, 2)
     check_int(_CLASS, "max_model_len", max_model_len, 1)
     check_bool(_CLASS, "enable_caching", enable_caching)
@@ -31,8 +32,15 @@ def check_manager(
         raise MetadataError(_CLASS, "groups", "empty", "at least one group")
     for group in groups:
         _check_group(group)
-        if group.block_size != groups[0].block_size:
-            raise MetadataError(_CLASS, "block_size", group.block_size, "that of the first group")
+    sizes = [group.block_size for group in groups]
+    for group in groups:
+        # Those of a full or mamba group would be hit inside their blocks too.
+        if group.kind in ("full", "mamba") and group.block_size != gcd(*sizes):
+            expected = f"{gcd(*sizes)}, the greatest common divisor"
+            raise MetadataError(_CLASS, "block_size", group.block_size, expected)
+        if group.kind == "chunked" and group.block_size != lcm(*sizes):
+            expected = f"{lcm(*sizes)}, that of all groups"
+            raise MetadataError(_CLASS, "block_size", group.block_size, expected)
     if sum(group.draft for group in groups) > 1:
         raise MetadataError(_CLASS, "draft", "True of two groups", "at most one group of a drafter")
 
@@ -40,12 +48,17 @@ def check_manager(
 def _check_group(group: CacheGroup) -> None:
     check_int(_CLASS, "block_size", group.block_size, 1)
     check_bool(_CLASS, "draft", group.draft)
-    if group.kind not in ("full", "window"):
-        raise MetadataError(_CLASS, "kind", repr(group.kind), "full or window")
+    if group.kind not in ("full", "window", "chunked", "mamba"):
+        raise MetadataError(_CLASS, "kind", repr(group.kind), "full, window, chunked or mamba")
     # A window of one token would publish no block: nothing is behind a query that it sees.
-    check_int(_CLASS, "window", group.window, 2 if group.kind == "window" else 0)
-    if group.kind == "full" and group.window:
-        raise MetadataError(_CLASS, "window", group.window, "0 of a full group")
+    smallest = {"window": 2, "chunked": group.block_size}.get(group.kind, 0)
+    check_int(_CLASS, "window", group.window, smallest)
+    if group.kind in ("full", "mamba") and group.window:
+        raise MetadataError(_CLASS, "window", group.window, f"0 of a {group.kind} group")
+    if group.kind == "chunked" and group.window % group.block_size:
+        raise MetadataError(_CLASS, "window", group.window, "a multiple of the block size")
+    if group.draft and group.kind not in ("full", "window"):
+        raise MetadataError(_CLASS, "draft", True, f"False of a {group.kind} group")
 
 
 def check_request(operation: str, request: CacheRequest, max_model_len: int) -> None:
@@ -82,13 +95,14 @@ def check_hits(
     hits: int,
     blocks: CacheBlocks | None,
     choices: Sequence[Sequence[Sequence[int]]],
-    block_size: int,
+    alignment: int,
     table_tokens: int | None,
 ) -> None:
     """Require hits that hold the request's tokens, of a request without blocks.
 
-    `choices[group][i]` has the ids that block i of the hits may have. `table_tokens` is the number
-    of tokens that the request's blocks have room for, None for a request without blocks.
+    `choices[group][i]` has the ids that block i of the hits may have; hits are a multiple of
+    `alignment`. `table_tokens` is the number of tokens that the request's blocks have room for,
+    None for a request without blocks.
     """
     computed = request.num_computed_tokens
     if computed > (table_tokens or 0):
@@ -100,7 +114,7 @@ def check_hits(
     if not hits and not any(ids):
         return
     lengths = [len(each) for each in ids]
-    if lengths != [len(each) for each in choices] or hits != len(choices[0]) * block_size:
+    if lengths != [len(each) for each in choices] or hits % alignment:
         raise MetadataError(_ALLOCATE, "new_computed_blocks", ids, f"blocks of {hits} tokens")
     for group, allowed in zip(ids, choices, strict=True):
         if any(block not in own for block, own in zip(group, allowed, strict=True)):

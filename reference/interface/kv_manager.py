@@ -10,11 +10,12 @@ from typing import Literal
 class CacheGroup:
     """Layers that share a block table."""
 
-    kind: Literal["full", "window"]
+    kind: Literal["full", "window", "chunked", "mamba"]
     block_size: int
     """Tokens per block."""
     window: int = 0
-    """Keys that a query of kind "window" sees, itself included; 0 of kind "full"."""
+    """Keys that a query of kind "window" sees, itself included, or tokens of a chunk of kind
+    "chunked", of which a query sees those before itself; 0 of the others."""
     draft: bool = False
     """True if the layers are a drafter's: their keys depend on the next token too."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import lcm
 
 from ..checks.kv_manager import check_hits, check_manager, check_new_tokens, check_request
 from ..interface.kv_manager import CacheBlocks, CacheGroup, CacheRequest
@@ -20,10 +21,9 @@ _Prefix = tuple[int, tuple[int, ...]]
 class KVCacheManager:
     """Block tables of requests in groups of layers, over one pool of `num_blocks` blocks.
 
-    All groups have one block size. With `enable_caching` full blocks are found again by the
-    tokens up to their ends and `num_hash_lookahead_tokens` behind them (0 or 1), until they are
-    evicted. Malformed input raises MetadataError or TypeError and changes nothing. SPEC.md
-    section 16.
+    With `enable_caching` full blocks are found again by the tokens up to their ends and
+    `num_hash_lookahead_tokens` behind them (0 or 1), until they are evicted. Malformed input
+    raises MetadataError or TypeError and changes nothing. SPEC.md section 16.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class KVCacheManager:
         lookahead = num_hash_lookahead_tokens
         check_manager(num_blocks, groups, max_model_len, enable_caching, lookahead)
         self._groups = list(groups)
-        self._block_size = groups[0].block_size
+        self._alignment = lcm(*(group.block_size for group in groups))  # of hits
         self._max_model_len = max_model_len
         self._caching = enable_caching
         self._lookahead = lookahead
@@ -50,6 +50,7 @@ class KVCacheManager:
         self._prefix_of: dict[int, _Prefix] = {}  # of each cached block
         self._writers: dict[int, CacheRequest] = {}  # whose tokens a cached block holds
         self._tables: dict[str, list[list[int]]] = {}
+        self._fresh: set[_Prefix] = set()  # states that are computed in the current step
 
     @property
     def num_free_blocks(self) -> int:
@@ -68,12 +69,12 @@ class KVCacheManager:
         """
         check_request("KVCacheManager.get_computed_blocks", request, self._max_model_len)
         if self._caching:
-            for blocks in range((len(request.token_ids) - 1) // self._block_size, 0, -1):
-                choices = self._all_choices(request, blocks)
+            most = (len(request.token_ids) - 1) // self._alignment * self._alignment
+            for tokens in range(most, 0, -self._alignment):
+                choices = self._all_choices(request, tokens)
                 found = all(ids for group in choices for ids in group)
-                if found and self._has_dropped(request, blocks):
-                    hits = tuple([ids[0] for ids in group] for group in choices)
-                    return CacheBlocks(hits), blocks * self._block_size
+                if found and self._has_dropped(request, tokens):
+                    return CacheBlocks(tuple([ids[0] for ids in each] for each in choices)), tokens
         return CacheBlocks(tuple([] for _ in self._groups)), 0
 
     def allocate_slots(
@@ -86,40 +87,49 @@ class KVCacheManager:
     ) -> CacheBlocks | None:
         """Give a request blocks for new tokens behind its computed and hit ones.
 
-        Return the new blocks of each group, hits not among them; None if too few are free.
-        Full blocks of the request's tokens are cached from now on: the step writes their keys
-        before it reads any. Blocks behind a window are freed in any case.
+        Return the new blocks of each group, hits not among them; None if too few are free, or if
+        a hit state is computed in the current step. Full blocks of the request's tokens are
+        cached from now on: the step writes their keys before it reads any. Blocks behind a
+        window are freed in any case.
         """
         hits = num_new_computed_tokens
         lengths = num_new_tokens, hits, num_lookahead_tokens
         check_new_tokens(request, *lengths, self._max_model_len)
-        size, tables = self._block_size, self._tables.get(request.request_id)
-        choices = self._all_choices(request, hits // size)
-        room = None if tables is None else len(tables[0]) * size
-        check_hits(request, hits, new_computed_blocks, choices, size, room)
+        tables = self._tables.get(request.request_id)
+        choices = self._all_choices(request, hits)
+        sizes = [group.block_size for group in self._groups]
+        held = min(len(each) * size for each, size in zip(tables or [[]], sizes, strict=False))
+        capacity = None if tables is None else held
+        check_hits(request, hits, new_computed_blocks, choices, self._alignment, capacity)
 
         computed = request.num_computed_tokens + hits
-        end = min(computed + num_new_tokens + num_lookahead_tokens, self._max_model_len)
+        end = computed + num_new_tokens
         for group, table in enumerate(tables or []):
             self._free_skipped(table, self._skipped(group, computed))
         tables = tables or [[] for _ in self._groups]
         adopted = new_computed_blocks.get_block_ids() if hits and new_computed_blocks else tables
-        missing = [max(0, -(-end // size) - len(blocks)) for blocks in adopted]
+        room = min(end + num_lookahead_tokens, self._max_model_len)
+        missing = [self._missing(*each, end, room) for each in enumerate(adopted)]
         free_hits = {b for hit in adopted for b in hit if b != _NULL and not self._references[b]}
-        if sum(missing) + len(free_hits) > len(self._queue):
+        if sum(map(sum, missing)) + len(free_hits) > len(self._queue):
+            return None
+        if hits and any(self._is_fresh(*each, request) for each in enumerate(adopted)):
             return None
 
         self._tables[request.request_id] = tables
         if hits:
             for table, hit in zip(tables, adopted, strict=True):
                 self._adopt(table, hit)
-        new = [self._take(count) for count in missing]
+        new = [[self._take() if needed else _NULL for needed in each] for each in missing]
         for table, blocks in zip(tables, new, strict=True):
             table.extend(blocks)
         if self._caching:
-            known = max(0, len(request.token_ids) - self._lookahead)
-            self._publish(request, min(computed + num_new_tokens, known))
+            self._publish(request, end)
         return CacheBlocks(tuple(new))
+
+    def new_step_starts(self) -> None:
+        """Let states be hit that were computed in the step before."""
+        self._fresh.clear()
 
     def free(self, request: CacheRequest) -> None:
         """Free the blocks of a request that has ended or is preempted.
@@ -139,12 +149,13 @@ class KVCacheManager:
         self._writers.clear()
         return True
 
-    def _all_choices(self, request: CacheRequest, blocks: int) -> list[list[list[int]]]:
-        return [self._choices(group, request, blocks) for group in range(len(self._groups))]
+    def _all_choices(self, request: CacheRequest, tokens: int) -> list[list[list[int]]]:
+        return [self._choices(group, request, tokens) for group in range(len(self._groups))]
 
-    def _choices(self, group: int, request: CacheRequest, blocks: int) -> list[list[int]]:
-        """Return the ids that each of the first `blocks` blocks of a hit may have."""
-        skipped = self._skipped(group, blocks * self._block_size)
+    def _choices(self, group: int, request: CacheRequest, tokens: int) -> list[list[int]]:
+        """Return the ids that each block of a hit of `tokens` tokens may have."""
+        blocks = tokens // self._groups[group].block_size
+        skipped = self._skipped(group, tokens)
         prefixes = [self._prefix(group, request, i) for i in range(skipped, blocks)]
         choices = [self._cached.get(prefix, []) for prefix in prefixes]
         if self._drops[group] and self._groups[group].draft:
@@ -163,25 +174,44 @@ class KVCacheManager:
         behind = self._writers[block].token_ids[end : end + 1]
         return behind == request.token_ids[end : end + 1] != []
 
-    def _has_dropped(self, request: CacheRequest, blocks: int) -> bool:
+    def _has_dropped(self, request: CacheRequest, tokens: int) -> bool:
         """True if a block more is cached in groups of a drafter, which recomputes it."""
         # vLLM looks up a group that is alone within the tokens that a hit may have.
         most = len(request.token_ids) - (len(self._groups) == 1)
         return all(
-            (blocks + 1) * self._block_size <= most
-            and self._cached.get(self._prefix(group, request, blocks))
-            for group, drops in enumerate(self._drops)
-            if drops
+            tokens + group.block_size <= most
+            and self._cached.get(self._prefix(number, request, tokens // group.block_size))
+            for number, group in enumerate(self._groups)
+            if self._drops[number]
         )
 
     def _skipped(self, group: int, computed: int) -> int:
         """Return how many leading blocks no query from position `computed` on sees."""
-        if self._groups[group].kind == "full":
-            return 0
-        return max(0, computed - self._groups[group].window + 1) // self._block_size
+        each = self._groups[group]
+        first = 0  # key that the query sees, or the last token of the state that it needs
+        if each.kind == "window":
+            first = max(0, computed - each.window + 1)
+        elif each.kind == "chunked":
+            first = computed // each.window * each.window
+        elif each.kind == "mamba":
+            first = max(0, computed - 1)
+        return first // each.block_size
+
+    def _missing(self, group: int, table: list[int], end: int, room: int) -> list[bool]:
+        """Return the entries that a table lacks: True of blocks, False of NULL.
+
+        A step leaves one state, that behind its last token: drafts have none.
+        """
+        each = self._groups[group]
+        count = -(-(end if each.kind == "mamba" else room) // each.block_size) - len(table)
+        return [each.kind != "mamba" or i == count - 1 for i in range(count)]
+
+    def _is_fresh(self, group: int, hit: list[int], request: CacheRequest) -> bool:
+        """True if a hit state is that of a prefix that is computed in the current step."""
+        return self._prefix(group, request, len(hit) - 1) in self._fresh
 
     def _prefix(self, group: int, request: CacheRequest, block: int) -> _Prefix:
-        end = (block + 1) * self._block_size + self._lookahead
+        end = (block + 1) * self._groups[group].block_size + self._lookahead
         return group, tuple(request.token_ids[:end])
 
     def _adopt(self, table: list[int], blocks: list[int]) -> None:
@@ -192,26 +222,46 @@ class KVCacheManager:
                 self._references[block] += 1
         table += blocks
 
-    def _take(self, count: int) -> list[int]:
-        """Take blocks from the head of the queue; what they cached is evicted."""
-        blocks, self._queue = self._queue[:count], self._queue[count:]
-        for block in blocks:
-            self._references[block] = 1
-            prefix = self._prefix_of.pop(block, None)
-            if prefix is not None:
-                self._cached[prefix].remove(block)
-                del self._writers[block]
-        return blocks
+    def _take(self) -> int:
+        """Take a block from the head of the queue; what it cached is evicted."""
+        block = self._queue.pop(0)
+        self._references[block] = 1
+        prefix = self._prefix_of.pop(block, None)
+        if prefix is not None:
+            self._cached[prefix].remove(block)
+            del self._writers[block]
+        return block
 
     def _publish(self, request: CacheRequest, tokens: int) -> None:
         """Let later requests find the full blocks of the first `tokens` tokens."""
         for group, table in enumerate(self._tables[request.request_id]):
-            for i, block in enumerate(table[: tokens // self._block_size]):
-                if block != _NULL and block not in self._prefix_of:
+            for i, block in enumerate(table):
+                free = block != _NULL and block not in self._prefix_of
+                if free and self._is_published(group, request, i, tokens):
                     prefix = self._prefix(group, request, i)
                     self._cached.setdefault(prefix, []).append(block)
                     self._prefix_of[block] = prefix
                     self._writers[block] = request
+                    if self._groups[group].kind == "mamba":
+                        self._fresh.add(prefix)
+
+    def _is_published(self, group: int, request: CacheRequest, block: int, tokens: int) -> bool:
+        """True if a block is full and a hit may need it, `tokens` being computed."""
+        size, drops = self._groups[group].block_size, self._drops[group]
+        end, known = (block + 1) * size, min(tokens, len(request.token_ids))
+        limit = known
+        if len(self._groups) > 1:
+            limit = known // self._alignment * self._alignment
+            if drops and limit:
+                limit = min(known, limit + size)
+        if end > limit or end + self._lookahead > len(request.token_ids):
+            return False
+        if self._groups[group].kind != "window":
+            return True
+        # A hit ends at a multiple of the alignment, and needs the blocks that its window sees.
+        needed = -(-(self._groups[group].window - 1) // size) + drops
+        each = self._alignment // size
+        return needed >= each or (block >= drops and (block - drops) % each >= each - needed)
 
     def _free_skipped(self, table: list[int], skipped: int) -> None:
         """Free the first `skipped` blocks of a table, and put NULL in their place."""

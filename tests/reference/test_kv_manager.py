@@ -81,6 +81,58 @@ def test_a_hash_may_cover_the_token_behind_its_block(package):
     assert served.manager.get_computed_blocks(request("c", *range(8), 90))[1] == 4
 
 
+STATES = CacheGroup("mamba", 4)
+
+
+@pytest.mark.spec(
+    "Example: a state group of 4, request a with tokens 0 to 9, in chunks of 8 and 2."
+)
+def test_a_hit_needs_the_state_at_its_end(package):
+    served, first = Served(package, 9, STATES), request("a", *range(10))
+    assert served.step(first, 8) == (0, ([0, 1],))
+    other = request("b", *range(9))
+    blocks, hits = served.manager.get_computed_blocks(other)
+    assert (blocks.get_block_ids(), hits) == (([0, 1],), 8)
+    assert served.step(other, 9) is None  # the state is computed in this step
+    served.manager.new_step_starts()
+    assert served.step(other, 9) == (8, ([2],))
+    assert served.step(first, 2) == (0, ([3],))
+    assert served.ids("a") == ([0, 1, 3],)
+    assert served.step(first, 1) == (0, ([],))
+    assert served.ids("a") == ([0, 0, 3],)
+
+
+def test_a_chunk_sees_none_of_the_chunks_before_it(package):
+    served, first = Served(package, 9, FULL, CacheGroup("chunked", 4, 8)), request("a", *range(13))
+    served.step(first, 12)
+    assert served.manager.get_computed_blocks(request("b", *range(13))) == (
+        CacheBlocks(([1, 2, 3], [0, 0, 6])),
+        12,
+    )
+    served.step(first, 1)
+    assert served.ids("a") == ([1, 2, 3, 7], [0, 0, 6, 8])
+
+
+def test_hits_end_where_blocks_of_all_sizes_end(package):
+    served = Served(package, 20, FULL, CacheGroup("window", 8, 6))
+    served.step(request("a", *range(17)), 17)
+    assert served.manager.get_computed_blocks(request("b", *range(15)))[1] == 8
+    assert served.manager.get_computed_blocks(request("c", *range(17))) == (
+        CacheBlocks(([1, 2, 3, 4], [0, 7])),
+        16,
+    )
+
+
+def test_of_a_window_only_the_blocks_before_the_end_of_a_hit_are_cached(package):
+    served = Served(package, 12, CacheGroup("window", 2, 3), CacheGroup("window", 8, 9))
+    first = request("a", *range(16))
+    served.step(first, 16)
+    served.manager.free(first)
+    served.step(request("b", *range(90, 98)), 8)
+    # Six of the eight small blocks are not cached, so they go first.
+    assert served.manager.get_computed_blocks(request("c", *range(17)))[1] == 16
+
+
 def test_a_token_is_left_to_compute(package):
     served = Served(package, 9, FULL)
     served.step(request("a", *range(8)), 8)
@@ -193,8 +245,15 @@ def test_a_request_is_at_most_as_long_as_the_longest(package):
         ((2, [], 8), "groups is empty"),
         ((2, [FULL], 8, True, 2), "num_hash_lookahead_tokens is 2, expected 0 or 1"),
         ((2, [CacheGroup("full", 4, draft=True)] * 2, 8), "draft is True of two groups"),
-        ((2, [FULL, CacheGroup("window", 2, 4)], 8), "block_size is 2, expected that of the first"),
-        ((2, [CacheGroup("mamba", 4)], 8), "kind is 'mamba', expected full or window"),
+        ((2, [CacheGroup("mamba", 4, 1)], 8), "window is 1, expected 0 of a mamba group"),
+        ((2, [CacheGroup("mamba", 4, draft=True)], 8), "draft is True, expected False of a mamba"),
+        ((2, [CacheGroup("chunked", 4, 6)], 8), "window is 6, expected a multiple of the block"),
+        ((2, [CacheGroup("chunked", 4, 8), CacheGroup("window", 8, 8)], 8), "block_size is 4"),
+        ((2, [FULL, CacheGroup("window", 2, 4)], 8), "block_size is 4, expected 2, the greatest"),
+        (
+            (2, [CacheGroup("linear", 4)], 8),
+            "kind is 'linear', expected full, window, chunked or mamba",
+        ),
         ((2, [CacheGroup("window", 4, 1)], 8), "window is 1, expected at least 2"),
         ((2, [CacheGroup("full", 4, 3)], 8), "window is 3, expected 0 of a full group"),
     ],

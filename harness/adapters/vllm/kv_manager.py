@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd, lcm
 from typing import Any
 
 import torch
@@ -26,11 +27,17 @@ class _Modules:
 
     def spec(self, group: CacheGroup) -> Any:
         """Return vLLM's description of a group; heads and dtype decide no block."""
-        layer = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float16}
+        if group.kind == "mamba":
+            state = {"shapes": ((1,),), "dtypes": (torch.float16,), "mamba_cache_mode": "align"}
+            return self.specs.MambaSpec(block_size=group.block_size, **state)
+        layer: dict[str, Any] = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float16}
         if group.kind == "full":
             return self.specs.FullAttentionSpec(block_size=group.block_size, **layer)
-        window = {"sliding_window": group.window}
-        return self.specs.SlidingWindowSpec(block_size=group.block_size, **layer, **window)
+        if group.kind == "chunked":
+            layer["attention_chunk_size"] = group.window
+            return self.specs.ChunkedLocalAttentionSpec(block_size=group.block_size, **layer)
+        layer["sliding_window"] = group.window
+        return self.specs.SlidingWindowSpec(block_size=group.block_size, **layer)
 
 
 def manager_class(cls: type[Any]) -> type[Any]:
@@ -53,20 +60,21 @@ def manager_class(cls: type[Any]) -> type[Any]:
                 group_spec([f"layer.{number}"], modules.spec(group), is_eagle_group=group.draft)
                 for number, group in enumerate(groups)
             ]
-            size = groups[0].block_size
+            sizes = [group.block_size for group in groups]
             hashes = {"num_hash_lookahead_tokens": num_hash_lookahead_tokens}
             # Releases before 0.33 have no such hashes, and refuse them by their signatures.
             options = hashes if num_hash_lookahead_tokens else {}
             self._manager = cls(
                 modules.specs.KVCacheConfig(num_blocks, [], specs),
                 max_model_len=max_model_len,
-                scheduler_block_size=size,
-                hash_block_size=size,
+                scheduler_block_size=lcm(*sizes),
+                hash_block_size=gcd(*sizes),
                 enable_caching=enable_caching,
                 use_eagle=any(group.draft for group in groups) and not options,
                 **options,
             )
-            self._hasher = modules.utils.get_request_block_hasher(size, modules.hash, **options)
+            hasher = modules.utils.get_request_block_hasher
+            self._hasher = hasher(gcd(*sizes), modules.hash, **options)
             self._requests: dict[str, Any] = {}
 
         @property
@@ -83,6 +91,10 @@ def manager_class(cls: type[Any]) -> type[Any]:
         def allocate_slots(self, request: CacheRequest, *args: Any) -> Any:
             """Return the new blocks of vLLM, or None."""
             return self._manager.allocate_slots(self._request(request), *args)
+
+        def new_step_starts(self) -> None:
+            """Begin a step."""
+            self._manager.new_step_starts()
 
         def free(self, request: CacheRequest) -> None:
             """Free the request."""

@@ -52,12 +52,16 @@ def boundaries() -> Iterator[tuple[str, Case]]:
     prompt = (_add(13), _schedule(0, 32))
     draft = {"groups": groups_of([0, 0], 1)}
     window_draft = {"groups": groups_of([0, 6], 1), "hash_lookahead": True}
+    sizes = {"groups": [*groups_of([0], 0), *groups_of([3]), *groups_of([6], factor=2)]}
     for name, groups in (
         ("full", {}),
         ("window", window),
         ("full and window", both),
         ("full and its draft", draft),
         ("lookahead hashes", window_draft),
+        ("full and states", {"groups": groups_of([0, "mamba"])}),
+        ("full and chunked local", {"groups": groups_of([0, "chunked"])}),
+        ("blocks of two sizes", sizes),
     ):
         chunks = (_add(22), *[_schedule(0, 5)] * 5, *[_schedule(0, 1, 3)] * 9)
         yield (
@@ -99,6 +103,9 @@ def boundaries() -> Iterator[tuple[str, Case]]:
     yield "another token behind a block, lookahead hashes", _followed(hash_lookahead=True)
     rejoined = (_add(13), _schedule(0, 32), _add(13, 5, rejoins=True), _schedule(1, 32))
     yield "equal blocks behind another prefix", _case(*rejoined, groups=groups_of([5]))
+    same_step = {**_schedule(1, 32), "joins": True}
+    states = (_add(13), _schedule(0, 12), _add(14, 13), same_step, _schedule(1, 1), _schedule(1, 9))
+    yield "a state that is computed in the same step", _case(*states, groups=groups_of(["mamba"]))
     yield (
         "a request of the longest length",
         _case(_add(31), _schedule(0, 32, 9), *[_schedule(0, 1, 9)] * 3),

@@ -15,9 +15,9 @@ from attnproof.reference import CacheBlocks
 class Engine:
     """Requests of an engine, and the manager of its cache."""
 
-    def __init__(self, manager: Any, max_model_len: int) -> None:
+    def __init__(self, manager: Any, max_model_len: int, chunk_unit: int = 1) -> None:
         self._manager = manager
-        self._requests = Requests(max_model_len)
+        self._requests = Requests(max_model_len, chunk_unit)
         self._unfinished: list[str] = []
         self._waiting: set[str] = set()
         """Requests without blocks: new and preempted ones."""
@@ -33,18 +33,22 @@ class Engine:
         self._unfinished.append(name)
         self._waiting.add(name)
 
-    def schedule(self, name: str, chunk: int, lookahead: int, sampled: int) -> None:
-        """Allocate blocks for up to `chunk` tokens, behind the hits if it has no blocks yet."""
+    def schedule(self, name: str, chunk: int, lookahead: int, sampled: int, joins: bool) -> None:
+        """Allocate blocks for up to `chunk` tokens, behind the hits if it has no blocks yet.
+
+        It `joins` the step of the request before it, or begins one.
+        """
         self.seen = {}
         if self._requests.uncomputed(name) <= 0:
             return  # it has max_model_len tokens
+        if self._requests.starts_step(name, joins):
+            self._manager.new_step_starts()
         request = self._requests.by_name[name]
         hits, blocks = 0, None
         if name in self._waiting:
             blocks, hits = self._manager.get_computed_blocks(request)
             self.seen |= {"hits": hits, "hit ids": _ids(blocks)}
-        # Hits that leave no token to compute are wrong: the manager gets one new token then.
-        new = min(chunk, max(1, self._requests.uncomputed(name) - hits))
+        new = self._requests.new_tokens(name, hits, chunk)
         allocated = self._manager.allocate_slots(request, new, hits, blocks, lookahead)
         self.seen |= {"fits": allocated is not None, "new ids": _ids(allocated)}
         if allocated is not None:
@@ -54,6 +58,7 @@ class Engine:
     def finish(self, name: str) -> None:
         """Free a request that has ended or is aborted."""
         self.seen = {}
+        self._requests.end_step()
         self._unfinished.remove(name)
         self._waiting.discard(name)
         self._manager.free(self._requests.by_name[name])
@@ -61,6 +66,7 @@ class Engine:
     def preempt(self, name: str) -> None:
         """Free a request that waits from now on, with the tokens that it has."""
         self.seen = {}
+        self._requests.end_step()
         request = self._requests.by_name[name]
         self._manager.free(request)
         request.num_computed_tokens = 0

@@ -20,7 +20,6 @@ class Hits:
         self, layout: Layout, cached: CachedBlocks, memory: Memory, tokens: list[int]
     ) -> None:
         self._layout = layout
-        self._size = layout.block_size
         self._cached = cached
         self._memory = memory
         self._prefixes = memory.prefixes(tokens)
@@ -29,11 +28,11 @@ class Hits:
         """Yield a wrong number of hits, or blocks of hits that are not the request's."""
         longest = self._longest(content=True)
         # By its hash a draft's block may be that of another token behind it: the ids decide.
-        if hits % self._size or not longest <= hits <= self._longest(content=False):
+        if hits % self._layout.alignment or not longest <= hits <= self._longest(content=False):
             yield Violation("hits", HITS[hits > longest], f"{hits}, not {longest}")
             return
-        blocks = hits // self._size
         for group, ids in enumerate(adopted):
+            blocks = hits // self._layout.sizes[group]
             if len(ids) != blocks:
                 yield Violation("hit ids", BLOCKS, f"group {group}: {ids}")
                 return
@@ -54,25 +53,27 @@ class Hits:
 
     def _holds(self, group: int, block: int, index: int) -> bool:
         """True if a block with the request's hash has its keys: the last one may lack the hash."""
-        last = (index + 1) * self._size - 1
-        key = self._layout.key(group, self._prefixes, last)
-        return not self._layout.is_volatile(group) or self._memory.at(block, last) == key
+        size = self._layout.sizes[group]
+        key = self._layout.key(group, self._prefixes, (index + 1) * size - 1)
+        return not self._layout.is_volatile(group) or self._memory.at(block, size - 1) == key
 
     def _longest(self, *, content: bool) -> int:
         """Return the tokens of the longest cached prefix that every group accepts.
 
         With `content` its blocks hold the request's keys, without it they have its hashes.
         """
-        groups = range(len(self._layout.groups))
-        for tokens in range((len(self._prefixes) - 1) // self._size * self._size, 0, -self._size):
+        if not self._layout.caching:
+            return 0
+        groups, step = range(len(self._layout.groups)), self._layout.alignment
+        for tokens in range((len(self._prefixes) - 1) // step * step, 0, -step):
             if all(self._accepts(group, tokens, content) for group in groups):
                 return tokens
         return 0
 
     def _accepts(self, group: int, tokens: int, content: bool) -> bool:
-        blocks = tokens // self._size
-        dropped = self._layout.drops[group]
-        if dropped and tokens + self._size > self._layout.hit_limit(len(self._prefixes)):
+        size, dropped = self._layout.sizes[group], self._layout.drops[group]
+        blocks = tokens // size
+        if dropped and tokens + size > self._layout.hit_limit(len(self._prefixes)):
             return False
         return all(
             any(not content or i == blocks or self._holds(group, block, i) for block in found)

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import lcm
 
 from attnproof.harness.operations.kv_manager.memory import Key
 from attnproof.reference import CacheGroup
 
 
 class Layout:
-    """Groups, and which tokens their keys and the hashes of their blocks depend on."""
+    """Groups, and which tokens their keys and the hashes of their blocks depend on.
 
-    def __init__(self, groups: Sequence[CacheGroup], lookahead: int) -> None:
+    In a mamba group the key of a position is the state behind its token. A block holds one.
+    """
+
+    def __init__(self, groups: Sequence[CacheGroup], lookahead: int, *, caching: bool) -> None:
         """`lookahead` is the number of tokens behind a block that its hash covers."""
         self.groups = list(groups)
-        self.block_size = groups[0].block_size
+        self.sizes = [group.block_size for group in groups]
+        self.alignment = lcm(*self.sizes)
+        """Hits are multiples of it."""
         self.lookahead = lookahead
+        self.caching = caching
         drafts = [group for group in groups if group.draft and not lookahead]
         self.drops = [
             any(replace(each, draft=True) == draft for draft in drafts) for each in groups
@@ -28,16 +35,48 @@ class Layout:
 
     def first_block(self, group: int, position: int) -> int:
         """Return the first block with a key that a query at the position sees."""
-        return self.first_key(group, position) // self.block_size
+        return self._first_seen(group, position) // self.sizes[group]
 
-    def first_key(self, group: int, position: int) -> int:
-        """Return the position of the first key that a query at the position sees."""
+    def seen(self, group: int, first: int, end: int) -> range:
+        """Return the positions of keys before `end` that queries from `first` on see.
+
+        Of states it is the last one.
+        """
+        return range(self._first_seen(group, end if self.has_states(group) else first), end)
+
+    def _first_seen(self, group: int, position: int) -> int:
         each = self.groups[group]
-        return max(0, position - each.window + 1) if each.kind == "window" else 0
+        match each.kind:
+            case "window":
+                return max(0, position - each.window + 1)
+            case "chunked":
+                return position // each.window * each.window
+            case "mamba":
+                return max(0, position - 1)
+        return 0
+
+    def written(self, group: int, first: int, end: int, room: int) -> range:
+        """Return the positions whose keys a step writes: of a state the last one, no drafts."""
+        return range(end - 1, end) if self.has_states(group) else range(first, room)
+
+    def slot(self, group: int, position: int) -> tuple[int, int]:
+        """Return the index of a position's block in the table, and its place in the block."""
+        block, offset = divmod(position, self.sizes[group])
+        return block, 0 if self.has_states(group) else offset
+
+    def missing(self, group: int, blocks: int, end: int, room: int) -> list[bool]:
+        """Return the entries that a table of `blocks` lacks: True of blocks, False of NULL."""
+        state = self.has_states(group)
+        count = -(-(end if state else room) // self.sizes[group]) - blocks
+        return [not state or i == count - 1 for i in range(count)]
+
+    def has_states(self, group: int) -> bool:
+        """True of a mamba group."""
+        return self.groups[group].kind == "mamba"
 
     def hash_key(self, group: int, prefixes: list[int], block: int) -> Key:
         """Return what the hash of a full block names: tokens up to its end and lookahead."""
-        return group, prefixes[(block + 1) * self.block_size - 1 + self.lookahead]
+        return group, prefixes[(block + 1) * self.sizes[group] - 1 + self.lookahead]
 
     def key(self, group: int, prefixes: list[int], position: int) -> Key | None:
         """Return the key of a position, None of a draft's behind which no token is known.
@@ -54,3 +93,21 @@ class Layout:
     def hit_limit(self, tokens: int) -> int:
         """Return the tokens within which a request of `tokens` tokens looks up a dropped block."""
         return tokens - (len(self.groups) == 1)
+
+    def published(self, group: int, computed: int, tokens: int) -> list[int]:
+        """Return the blocks that are cached of a request with `tokens` tokens, `computed` ones.
+
+        Of a window these are the last ones before a multiple of the alignment, where hits end.
+        """
+        size, drop = self.sizes[group], self.drops[group]
+        limit = known = min(computed, tokens)
+        if len(self.groups) > 1:
+            limit -= limit % self.alignment
+            limit = min(known, limit + size * (drop and limit > 0))
+        if not self.caching:
+            return []
+        full, per_hit = min(limit, tokens - self.lookahead) // size, self.alignment // size
+        needed = -(-(self.groups[group].window - 1) // size) + drop
+        if self.groups[group].kind != "window" or needed >= per_hit:
+            return list(range(full))
+        return [i for i in range(drop, full) if (i - drop) % per_hit >= per_hit - needed]

@@ -13,7 +13,7 @@ from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.kv_manager.cached_blocks import CachedBlocks
 from attnproof.harness.operations.kv_manager.hits import BLOCKS, Hits
 from attnproof.harness.operations.kv_manager.layout import Layout
-from attnproof.harness.operations.kv_manager.memory import Memory
+from attnproof.harness.operations.kv_manager.memory import Key, Memory
 from attnproof.harness.operations.kv_manager.requests import Requests
 from attnproof.harness.operations.kv_manager.steps import Call, Sizes
 
@@ -29,16 +29,16 @@ class Ledger:
     """Tables of requests, cached blocks, and free ones in the order in which they were freed."""
 
     def __init__(self, sizes: Sizes) -> None:
-        self._layout = Layout(sizes.groups, sizes.hash_lookahead)
+        self._layout = Layout(sizes.groups, sizes.hash_lookahead, caching=sizes.caching)
         self._groups = self._layout.groups
-        self._size = self._layout.block_size
         self._pool = range(1, sizes.num_blocks)
         self._max_model_len = sizes.max_model_len
-        self._caching = sizes.caching
-        self.requests = Requests(self._max_model_len)
-        self._memory = Memory(self._size)
+        self.requests = Requests(self._max_model_len, sizes.chunk_unit)
+        self._memory = Memory()
         self._tables: dict[str, list[_Table]] = {}
         self._cached = CachedBlocks()
+        self._fresh: set[Key] = set()
+        """States that are computed in the current step."""
         self.has_choice = False
         """True from the first step on in which a cached block has to go, or a hit may take one of
         several blocks: what later steps find then depends on the manager's choice."""
@@ -66,6 +66,7 @@ class Ledger:
             yield from self._reset(seen["reset"])
 
     def _leave(self, name: str) -> None:
+        self.requests.end_step()
         tables = self._tables.pop(name, [])
         for group, table in enumerate(tables):
             self._drop(group, table, range(len(table)))
@@ -78,7 +79,9 @@ class Ledger:
             self._cached = CachedBlocks()
 
     def _schedule(self, call: Call, seen: dict[str, Any]) -> Iterator[Violation]:
-        chunk, lookahead, sampled = call.numbers
+        chunk, lookahead, sampled, joins = call.numbers
+        if self.requests.starts_step(call.name, joins):
+            self._fresh.clear()
         request = self.requests.by_name[call.name]
         hits = 0
         adopted: list[_Table] = [[] for _ in self._groups]
@@ -90,7 +93,7 @@ class Ledger:
                 return
             self.has_choice |= self._cached.has_equal(block for ids in adopted for block in ids)
         first = request.num_computed_tokens + hits
-        end = first + min(chunk, len(request.token_ids) - first)
+        end = first + self.requests.new_tokens(call.name, hits, chunk)
         self._skip(call.name, first)
         tables = self._expected(call.name, first, adopted)
         violations = list(self._skip_violations(call.name, seen))
@@ -98,11 +101,19 @@ class Ledger:
             yield from violations
             return
         room = min(end + lookahead, self._max_model_len)
-        missing = [max(0, -(-room // self._size) - len(table)) for table in tables]
+        missing = [
+            self._layout.missing(number, len(table), end, room)
+            for number, table in enumerate(tables)
+        ]
         touched = {b for table in tables for b in table if b != NULL} - self._held()
         free = len(self._pool) - len(self._held()) - len(touched)
-        if seen["fits"] is not (sum(missing) <= free):
-            yield Violation("fits", FITS[seen["fits"]], f"{sum(missing)} needed, {free} free")
+        needed = sum(map(sum, missing))
+        if self._has_fresh(call.name, hits):
+            if seen["fits"]:
+                yield Violation("fits", "adopts a state that is computed in the same step")
+                return
+        elif seen["fits"] is not (needed <= free):
+            yield Violation("fits", FITS[seen["fits"]], f"{needed} needed, {free} free")
             return
         if not seen["fits"]:
             return
@@ -113,6 +124,15 @@ class Ledger:
         # A drafter computes the last keys of a step with the token that is sampled in it.
         self.requests.advance(call.name, end - request.num_computed_tokens, sampled)
         yield from violations or self._write_and_read(call.name, first, end, room)
+
+    def _has_fresh(self, name: str, hits: int) -> bool:
+        """True if hits of a request end at a state that is computed in the current step."""
+        prefixes = self._prefixes(name)
+        return hits > 0 and any(
+            self._layout.hash_key(number, prefixes, hits // size - 1) in self._fresh
+            for number, size in enumerate(self._layout.sizes)
+            if self._layout.has_states(number)
+        )
 
     def _hits(self, name: str) -> Hits:
         tokens = self.requests.by_name[name].token_ids
@@ -161,19 +181,23 @@ class Ledger:
         return {block for each in tables for table in each for block in table if block != NULL}
 
     def _new_blocks(
-        self, name: str, missing: list[int], seen: dict[str, Any]
+        self, name: str, missing: list[list[bool]], seen: dict[str, Any]
     ) -> Iterator[Violation]:
         """Take the new blocks into the tables; yield those that were not free to take."""
         held = self._held()
         uncached = len(self._pool) - len(held) - self._cached.num_free
         new: list[int] = []
         for number, ids in enumerate(seen["new ids"]):
-            if len(ids) != missing[number]:
-                detail = f"group {number}: {len(ids)}, not {missing[number]}"
+            if len(ids) != len(missing[number]):
+                detail = f"group {number}: {len(ids)}, not {len(missing[number])}"
                 yield Violation("new ids", "are not as many blocks as the tokens need", detail)
                 return
-            for block in ids:
-                if block not in self._pool:
+            for block, needed in zip(ids, missing[number], strict=True):
+                if not needed and block == NULL:
+                    continue
+                if not needed:
+                    yield Violation("new ids", NULLS[0], f"block {block} of group {number}")
+                elif block not in self._pool:
                     yield Violation("new ids", "name NULL or no block of the pool", f"{block}")
                 elif block in held or block in new:
                     yield Violation("new ids", "name a block that is in use", f"block {block}")
@@ -185,16 +209,19 @@ class Ledger:
     def _write_and_read(self, name: str, first: int, end: int, room: int) -> Iterator[Violation]:
         """Write the keys of a step, of drafts behind them rubbish, and read what queries see."""
         prefixes = self._prefixes(name)
+        # A step reads the state behind the tokens before it, and may overwrite it.
+        yield from self._reads(name, first, first)
         for number, table in enumerate(self._tables[name]):
-            for position in range(first, room):
-                block = table[position // self._size]
+            for position in self._layout.written(number, first, end, room):
+                index, offset = self._layout.slot(number, position)
+                block = table[index]
                 key = self._layout.key(number, prefixes, position) if position < end else None
-                same = key == self._memory.at(block, position)
+                same = key == self._memory.at(block, offset)
                 if not same and self._is_shared(block, name, number):
                     detail = f"block {block} of group {number}, position {position}"
                     yield Violation("tables", "share a block that one request writes", detail)
                     return
-                self._memory.write(block, position, key)
+                self._memory.write(block, offset, key)
         for each in self._tables:
             computed = self.requests.by_name[each].num_computed_tokens
             yield from self._reads(each, first if each == name else computed, computed)
@@ -212,23 +239,23 @@ class Ledger:
         """Yield the first key that queries from `first` on see and that is not the request's."""
         prefixes = self._prefixes(name)
         for number, table in enumerate(self._tables[name]):
-            for position in range(self._layout.first_key(number, first), end):
-                block = table[position // self._size]
-                if self._memory.at(block, position) != self._layout.key(number, prefixes, position):
+            for position in self._layout.seen(number, first, end):
+                index, offset = self._layout.slot(number, position)
+                block, key = table[index], self._layout.key(number, prefixes, position)
+                if self._memory.at(block, offset) != key:
                     detail = f"{name}: block {block} of group {number}, position {position}"
                     yield Violation("tables", "name a block without the request's keys", detail)
                     return
 
     def _publish(self, name: str, end: int) -> None:
         """Count the full blocks of the computed tokens as cached, if their lookahead is known."""
-        if self._caching:
-            prefixes = self._prefixes(name)
-            full = min(end, len(prefixes) - self._layout.lookahead) // self._size
-            for number, table in enumerate(self._tables[name]):
-                for i, block in enumerate(table[:full]):
-                    if block != NULL:
-                        key = self._layout.hash_key(number, prefixes, i)
-                        self._cached.keys.setdefault(block, key)
+        prefixes = self._prefixes(name)
+        for number, table in enumerate(self._tables[name]):
+            for i in self._layout.published(number, end, len(prefixes)):
+                if table[i] != NULL and table[i] not in self._cached.keys:
+                    key = self._layout.hash_key(number, prefixes, i)
+                    self._cached.keys[table[i]] = key
+                    self._fresh |= {key} if self._layout.has_states(number) else set()
 
     def _after(self, seen: dict[str, Any]) -> Iterator[Violation]:
         """Compare the tables and the number of free blocks with what the calls make of them."""

@@ -34,7 +34,7 @@ def script(case: Case, _pattern: int) -> Script:
     sizes = sizes_of(params)
     groups = [setup.CacheGroup(*astuple(group)) for group in sizes.groups]
     setup.manager = setup.KVCacheManager(sizes.num_blocks, groups, *sizes[2:])
-    setup.engine = setup.Engine(setup.manager, sizes.max_model_len)
+    setup.engine = setup.Engine(setup.manager, sizes.max_model_len, sizes.chunk_unit)
     choice = _first_choice(msgspec.json.encode(params))
     lines = []
     for index, call in enumerate(Calls(params)):
@@ -54,7 +54,8 @@ def _first_choice(encoded: bytes) -> int | None:
     """
     params = msgspec.json.decode(encoded)
     sizes = sizes_of(params)
-    engine, ledger = Engine(KVCacheManager(*sizes), sizes.max_model_len), Ledger(sizes)
+    ledger = Ledger(sizes)
+    engine = Engine(KVCacheManager(*sizes), sizes.max_model_len, sizes.chunk_unit)
     for index, call in enumerate(Calls(params)):
         if call.do != _REFUSED:
             getattr(engine, call.do)(*call.arguments)
@@ -73,8 +74,9 @@ def _label(call: Call) -> str:
             prefix = f"{others} as those of {like}" if like else ""
             return f"add {call.name} of {tokens} tokens{prefix}"
         case "schedule":
-            chunk, lookahead, _ = call.numbers
-            return f"schedule {call.name}: up to {chunk} tokens, lookahead {lookahead}"
+            chunk, lookahead, _, joins = call.numbers
+            step = ", in the same step" if joins else ""
+            return f"schedule {call.name}: up to {chunk} tokens, lookahead {lookahead}{step}"
         case "allocate_nothing":
             return f"allocate nothing for {call.name}"
     return f"{call.do} {call.name}".strip()

@@ -12,6 +12,22 @@ _SMALL = st.integers(0, 3)
 _TOKENS = st.integers(0, 39)
 _SOME = st.sampled_from((1, 1, 1, 2, 0))
 """Requests back from the newest one whose prefix is shared, 0 for none."""
+_GROUPS: tuple[list[int | str], ...] = (
+    [0],
+    [5],
+    [0, 5],
+    [0, 2],
+    [3],
+    [4, 9],
+    [0, 0],
+    [8],
+    ["mamba"],
+    [0, "mamba"],
+    [4, "mamba"],
+    ["chunked"],
+    [0, "chunked"],
+)
+"""Windows of the groups, 0 for full attention, or their kind."""
 _RARELY = st.sampled_from((False, False, False, True))
 
 
@@ -27,7 +43,8 @@ class ManagerMachine(Machine):
     @initialize(
         blocks=st.sampled_from((9, 4, 6, 13, 25)),
         block_size=st.sampled_from((4, 2, 1, 3, 8)),
-        windows=st.sampled_from(([0], [5], [0, 5], [0, 2], [3], [4, 9], [0, 0], [8])),
+        windows=st.sampled_from(_GROUPS),
+        factor=st.sampled_from((1, 1, 2, 3)),
         draft=st.sampled_from((-1, -1, 0, 1)),
         lookahead=st.sampled_from((False, False, True)),
         length=st.sampled_from((24, 12, 40)),
@@ -38,7 +55,8 @@ class ManagerMachine(Machine):
         self,
         blocks: int,
         block_size: int,
-        windows: list[int],
+        windows: list[int | str],
+        factor: int,
         draft: int,
         lookahead: bool,
         length: int,
@@ -49,13 +67,13 @@ class ManagerMachine(Machine):
         self.params = {
             "num_blocks": blocks,
             "block_size": block_size,
-            "groups": groups_of(windows, draft),
+            "groups": groups_of(windows, draft, factor),
             "max_model_len": length,
             "caching": caching,
             "hash_lookahead": lookahead,
         }
         for tokens in prompts:
-            self.serve(tokens, 1, tokens, rejoins=False, leaves=False)
+            self.serve(tokens, 1, tokens, rejoins=False, leaves=False, joins=False)
 
     @rule(tokens=_TOKENS, like=_SOME, shared=_TOKENS, rejoins=_RARELY)
     def add(self, tokens: int, like: int, shared: int, rejoins: bool) -> None:
@@ -63,19 +81,28 @@ class ManagerMachine(Machine):
         self.requests += 1
         self.step("add", tokens=tokens, like=like, shared=shared, rejoins=rejoins)
 
-    @rule(tokens=_TOKENS, like=_SOME, shared=_TOKENS, rejoins=_RARELY, leaves=st.booleans())
-    def serve(self, tokens: int, like: int, shared: int, rejoins: bool, leaves: bool) -> None:
+    @rule(
+        tokens=_TOKENS,
+        like=_SOME,
+        shared=_TOKENS,
+        rejoins=_RARELY,
+        leaves=st.booleans(),
+        joins=_RARELY,
+    )
+    def serve(
+        self, tokens: int, like: int, shared: int, rejoins: bool, leaves: bool, joins: bool
+    ) -> None:
         """Add a request and compute its prompt; it may leave then."""
         self.add(tokens, like, shared, rejoins)
-        self.step("schedule", which=self.requests - 1, chunk=39, lookahead=0, sampled=0)
+        self.schedule(self.requests - 1, 39, 0, 0, joins)
         if leaves:
             self.finish(self.requests - 1)
 
     @precondition(lambda self: self.requests)
-    @rule(which=_SMALL, chunk=_TOKENS, lookahead=_SMALL, sampled=st.integers(0, 1))
-    def schedule(self, which: int, chunk: int, lookahead: int, sampled: int) -> None:
+    @rule(which=_SMALL, chunk=_TOKENS, lookahead=_SMALL, sampled=st.integers(0, 1), joins=_RARELY)
+    def schedule(self, which: int, chunk: int, lookahead: int, sampled: int, joins: bool) -> None:
         """Schedule a request: a chunk of its prompt, or a token."""
-        numbers = {"chunk": chunk, "lookahead": lookahead, "sampled": sampled}
+        numbers = {"chunk": chunk, "lookahead": lookahead, "sampled": sampled, "joins": joins}
         self.step("schedule", which=which, **numbers)
 
     @precondition(lambda self: self.requests)
@@ -83,7 +110,7 @@ class ManagerMachine(Machine):
     def decode(self, which: int, tokens: int, lookahead: int) -> None:
         """Decode several tokens of one request."""
         for _ in range(tokens):
-            self.schedule(which, 0, lookahead, 0)
+            self.schedule(which, 0, lookahead, 0, joins=False)
 
     @precondition(lambda self: self.requests)
     @rule(which=_SMALL)

@@ -13,8 +13,7 @@ class Memory:
     prefixes have one number.
     """
 
-    def __init__(self, block_size: int) -> None:
-        self._size = block_size
+    def __init__(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}
         """Number of the prefix of a shorter prefix, 0 for the empty one, and a token."""
         self._slots: dict[tuple[int, int], Key | None] = {}
@@ -27,10 +26,10 @@ class Memory:
             numbers.append(number)
         return numbers
 
-    def write(self, block: int, position: int, key: Key | None) -> None:
+    def write(self, block: int, offset: int, key: Key | None) -> None:
         """Write a key, None for one that no prefix has."""
-        self._slots[block, position % self._size] = key
+        self._slots[block, offset] = key
 
-    def at(self, block: int, position: int) -> Key | None:
-        """Return what lies in a block at the place of a position, None if nothing known."""
-        return self._slots.get((block, position % self._size))
+    def at(self, block: int, offset: int) -> Key | None:
+        """Return what lies at a place of a block, None if nothing known."""
+        return self._slots.get((block, offset))

@@ -15,7 +15,12 @@ class Requests:
     """All requests of a case by name, those that have ended too."""
 
     max_model_len: int
+    chunk_unit: int = 1
+    """Tokens of which a chunk that does not end its prompt ends at a multiple: states are cached
+    there."""
     by_name: dict[str, CacheRequest] = field(default_factory=dict)
+    _in_step: set[str] = field(default_factory=set)
+    """Requests of the current step."""
 
     def add(self, name: str, tokens: int, like: str, shared: int, rejoins: bool) -> CacheRequest:
         """Add a request of `tokens` tokens, the first `shared` at most as the request `like` has.
@@ -42,6 +47,30 @@ class Requests:
         n = len(request.token_ids)
         if request.num_computed_tokens == n and n < self.max_model_len:
             request.token_ids.append(sampled)
+
+    def starts_step(self, name: str, joins: bool) -> bool:
+        """True if the schedule of a request begins a step; others that `join` do not."""
+        starts = not joins or not self._in_step or name in self._in_step
+        if starts:
+            self._in_step.clear()
+        self._in_step.add(name)
+        return starts
+
+    def end_step(self) -> None:
+        """Let the next request begin a step."""
+        self._in_step.clear()
+
+    def new_tokens(self, name: str, hits: int, chunk: int) -> int:
+        """Return how many tokens behind computed and hit ones are computed, `chunk` at most.
+
+        Hits that leave no token to compute are wrong: then it is one token.
+        """
+        first = self.by_name[name].num_computed_tokens + hits
+        n = len(self.by_name[name].token_ids)
+        end = first + min(chunk, max(1, n - first))
+        if end < n:
+            end = max(end // self.chunk_unit, first // self.chunk_unit + 1) * self.chunk_unit
+        return min(end, max(n, first + 1)) - first
 
     def uncomputed(self, name: str) -> int:
         """Return the number of tokens to compute, 0 of a request of max_model_len tokens."""

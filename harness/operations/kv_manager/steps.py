@@ -7,7 +7,8 @@ order. A step that does not apply is left out.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from dataclasses import replace
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -19,9 +20,18 @@ from attnproof.reference import CacheGroup
 NAME = "kv_manager"
 _SIZE = Annotated[int, msgspec.Meta(ge=0, le=256)]
 _GROUP = msgspec.defstruct(
-    "Group", [("window", _SIZE), ("draft", bool)], forbid_unknown_fields=True, kw_only=True
+    "Group",
+    [
+        ("window", _SIZE),
+        ("draft", bool),
+        ("kind", Literal["attention", "chunked", "mamba"], "attention"),
+        ("factor", _SIZE, 1),
+    ],
+    forbid_unknown_fields=True,
+    kw_only=True,
 )
-"""Window, 0 for full attention, and whether the group is a drafter's."""
+"""Window, 0 for full attention, or tokens of a chunk; whether the group is a drafter's; its blocks
+in blocks of the others."""
 _GROUPS = Annotated[list[_GROUP], msgspec.Meta(max_length=4)]  # type: ignore[valid-type]
 PARAMS = sequence_params(
     {
@@ -31,6 +41,7 @@ PARAMS = sequence_params(
             ("chunk", Count),
             ("lookahead", Count),
             ("sampled", Count),
+            ("joins", bool, False),
         ],
         "finish": [("which", Count)],
         "preempt": [("which", Count)],
@@ -51,9 +62,17 @@ _SAMPLES = 2
 """Number of token ids that a model samples: requests of equal tokens may part, or not."""
 
 
-def groups_of(windows: list[int], draft: int = -1) -> list[dict[str, Any]]:
-    """Return groups of these windows (0 for full attention); `draft` is a drafter's, -1 none."""
-    return [{"window": each, "draft": i == draft} for i, each in enumerate(windows)]
+def groups_of(windows: list[int | str], draft: int = -1, factor: int = 1) -> list[dict[str, Any]]:
+    """Return groups of these windows (0 for full attention), "chunked" or "mamba".
+
+    `draft` is a drafter's, -1 none; blocks of windows are `factor` times those of the others.
+    """
+    return [
+        {"window": 8, "draft": False, "kind": each, "factor": 1}
+        if isinstance(each, str)
+        else {"window": each, "draft": i == draft, "kind": "attention", "factor": factor}
+        for i, each in enumerate(windows)
+    ]
 
 
 class Call(NamedTuple):
@@ -81,15 +100,34 @@ class Sizes(NamedTuple):
     hash_lookahead: int
     """Tokens behind a block that its hash covers."""
 
+    @property
+    def chunk_unit(self) -> int:
+        """Tokens of which chunks end at a multiple: the block size with states, else 1."""
+        return next((each.block_size for each in self.groups if each.kind == "mamba"), 1)
+
 
 def sizes_of(params: dict[str, Any]) -> Sizes:
     """Return the sizes of a case; any numbers make valid ones, so that a case shrinks."""
     groups: list[CacheGroup] = []
+    kinds = [each.get("kind", "attention") for each in params["groups"]]
     for each in params["groups"] or groups_of([0]):
-        kind: Any = "window" if each["window"] else "full"
+        size = max(1, params["block_size"])
         draft = each["draft"] and not any(group.draft for group in groups)
-        window = max(2, each["window"]) if each["window"] else 0
-        groups.append(CacheGroup(kind, max(1, params["block_size"]), window, draft))
+        match each.get("kind", "attention"), each["window"]:
+            case "attention", 0:
+                group = CacheGroup("full", size, 0, draft)
+            case "attention", window:
+                # Blocks of a drafter's window that are smaller than others may be hit less often.
+                larger = not draft and "chunked" not in kinds
+                factor = max(1, min(4, each.get("factor", 1))) if larger else 1
+                group = CacheGroup("window", size * factor, max(2, window), draft)
+            case "chunked", tokens:
+                group = CacheGroup("chunked", size, max(1, -(-tokens // size)) * size)
+            case _:
+                group = CacheGroup("mamba", size)
+        groups.append(group)
+    if len({group.block_size for group in groups}) > 1:
+        groups = [each if each.kind != "window" else replace(each, draft=False) for each in groups]
     length = max(1, params["max_model_len"])
     lookahead = int(params["hash_lookahead"])
     return Sizes(max(2, params["num_blocks"]), groups, length, params["caching"], lookahead)
@@ -123,7 +161,8 @@ class Calls:
             case "schedule":
                 chunk = 1 + step["chunk"] % self._length
                 lookahead = step["lookahead"] % (self._length + 1)
-                return Call("schedule", name, (chunk, lookahead, step["sampled"] % _SAMPLES))
+                numbers = chunk, lookahead, step["sampled"] % _SAMPLES, step.get("joins", False)
+                return Call("schedule", name, numbers)
             case "finish":
                 self._unfinished.remove(name)
         return Call("allocate_nothing" if step["do"] == "nothing" else step["do"], name)
