@@ -74,6 +74,8 @@ def unreal(case: Case) -> str:
     batch, most = batch_of(case), 1 + case.params["speculative"]
     lengths = zip(batch.query_lens, batch.computed_lens, batch.prompt_lens or (), strict=True)
     rows = [(query, computed, computed < prompt) for query, computed, prompt in lengths]
+    if batch.num_requests + batch.padded_requests > case.params["max_num_seqs"]:
+        return "an engine has at most max_num_seqs rows"
     regions = [_region(most, row) for row in rows]
     if regions != sorted(regions):
         return "an engine puts decodes first, and behind them the ends of prompts"
