@@ -59,7 +59,7 @@ def _steps(batch: Batch) -> Iterator[Step]:
     size = batch.block_size
     rows = zip(batch.query_lens, batch.computed_lens, strict=True)
     ends = [(c // size, -(-(q + c) // size)) for q, c in rows]
-    yield batch, {"groups": [[min(first + 8, end) - first, first % 16] for first, end in ends[:3]]}
+    yield batch, {"groups": [[min(first + 8, end) - first, first % 16] for first, end in ends[:4]]}
 
 
 def _blocks(values: Values) -> int:

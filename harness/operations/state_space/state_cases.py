@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from hypothesis import strategies as st
-from msgspec import Meta, field, structs
+from msgspec import Meta
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.batches.tensors import batch_arrays, lay_out
@@ -29,21 +29,37 @@ _MOST_ENTRIES = 2**22
 class StateParams(Params):
     """Parameters beside the batch."""
 
-    speculative: Annotated[int, Meta(ge=0, le=8)] = 0
+    speculative: Annotated[int, Meta(ge=0, le=8)]
     """Drafts of a request in one step, at most."""
-    drafting: Annotated[list[bool], Meta(min_length=1, max_length=2**16)] = field(
-        default_factory=lambda: [True]
-    )
+    drafting: Annotated[list[bool], Meta(min_length=1, max_length=2**16)]
     """True of a row that has drafts, if it may; in turn."""
-    accepted: InTurn = field(default_factory=lambda: [1])
+    accepted: InTurn
     """Tokens of the step before that are kept; in turn."""
-    counts: bool = True
+    counts: bool
     """True if accepted tokens and drafts are given."""
-    mode: Literal["align", "none"] = "align"
-    layer: Literal["mamba1", "mamba2", "short_conv"] = "mamba2"
-    chunk_size: Some = 4
-    graphs: bool = False
-    max_num_seqs: Some = 64
+    mode: Literal["align", "none"]
+    """Mode of the cache: states at ends of blocks, or the last one alone."""
+    layer: Literal["mamba1", "mamba2", "short_conv"]
+    """Kind of the layer."""
+    chunk_size: Some
+    """Tokens of a chunk of a prefill."""
+    graphs: bool
+    """True if decodes run in full graphs."""
+    max_num_seqs: Some
+    """Rows of a batch, at most."""
+
+
+_USUAL = {
+    "speculative": 0,
+    "drafting": [True],
+    "accepted": [1],
+    "counts": True,
+    "mode": "align",
+    "layer": "mamba2",
+    "chunk_size": 4,
+    "graphs": False,
+    "max_num_seqs": 64,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +76,7 @@ def state_case(name: str, rows: list[Row], block_size: int, **params: Any) -> Ca
     prompts = tuple(computed + in_prompt for _, computed, in_prompt in ordered)
     queries, computed = [row[0] for row in ordered], [row[1] for row in ordered]
     batch = make_batch(queries, computed, block_size, later=True, prompt_lens=prompts, **fields)
-    return Case(name, batch, structs.asdict(StateParams(**params)))
+    return Case(name, batch, _USUAL | params)
 
 
 def _region(most: int, row: Row) -> int:

@@ -17,6 +17,7 @@ from attnproof.harness.timing.plan.timetable import timed_cases, why_never
 
 WITHOUT_VALUES = {
     "compute_slot_mapping_start_idx",
+    "compute_tp_mapping",
     "is_block_tables_empty",
     "reshape_query_for_spec_decode",
     "reshape_attn_output_for_spec_decode",
