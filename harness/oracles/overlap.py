@@ -12,6 +12,7 @@ stopped.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +36,8 @@ _FEW_LINES = 12
 """Number of lines below which a call stops at instructions within them too."""
 _MOST_S = 0.2
 """Time after which no further stop is made, in seconds."""
+_MOST_WRITTEN = 4 << 20
+"""Bytes of a candidate's output after which no further stop is made: a run ends a flood."""
 _PATIENCE_S = 0.05
 """Least time that a stopped call waits for the other one, which may wait for its lock, in
 seconds."""
@@ -64,6 +67,8 @@ def overlapped(trial: Trial, other: Trial) -> Overwritten | None:
     with new_memory_filled(FILLS[0]):
         noted = _ThreadedCall(trial, notes=True)
         noted.run(within=lambda: None)
+        if noted.error:  # it needs the main thread, as signals do
+            return None
         patience_s = max(_PATIENCE_S, 2 * (time.monotonic() - begun))
         for stop in _in_order(list(noted.executed)):
             inner = _ThreadedCall(other)
@@ -74,7 +79,7 @@ def overlapped(trial: Trial, other: Trial) -> Overwritten | None:
                     which = "a call" if call is outer else "a call in another thread"
                     text = f"{which}, while one stands at {stop.place}: {seen.text}"
                     return seen._replace(text=text[:300])
-            if time.monotonic() - begun > _MOST_S:
+            if time.monotonic() - begun > _MOST_S or _written() > _MOST_WRITTEN:
                 break
     return None
 
@@ -91,6 +96,11 @@ def judge(disturbed: Overwritten | None) -> Iterator[Failure]:
             got=disturbed.after,
             place=disturbed.place,
         )
+
+
+def _written() -> int:
+    """Return the bytes in the files that a worker has for its standard streams."""
+    return sum(os.fstat(stream).st_size for stream in (1, 2))
 
 
 def _outputs_alone(trial: Trial) -> dict[Place, Any]:
@@ -130,7 +140,8 @@ class _ThreadedCall:
         self._traces = self._trace if notes or stop is not None else None
         self._call = trial.prepare(0)
         self._outputs: dict[Place, Any] = {}
-        self._error = ""
+        self.error = ""
+        """What the call raised, "" if nothing."""
         self._stopped, self._go_on = Event(), Event()
 
     def run(self, within: Callable[[], object]) -> None:
@@ -144,8 +155,8 @@ class _ThreadedCall:
 
     def difference(self, alone: dict[Place, Any]) -> Overwritten | None:
         """Return the first result that is not that of the call alone."""
-        if self._error:
-            return Overwritten(next(iter(alone)), self._error, "a result", self._error)
+        if self.error:
+            return Overwritten(next(iter(alone)), self.error, "a result", self.error)
         return first_change(alone, self._outputs)
 
     def _run(self) -> None:
@@ -160,7 +171,7 @@ class _ThreadedCall:
             outputs = by_place(call_of.outputs(self._call, result))
             self._outputs = {place: copied(value) for place, value in outputs.items()}
         except BaseException as error:  # a candidate may raise anything
-            self._error = f"raises {type(error).__name__}: {text_of(error, str)}"
+            self.error = f"raises {type(error).__name__}: {text_of(error, str)}"
         finally:
             self._stopped.set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 import pytest
@@ -52,7 +53,12 @@ def at_once(function):
     return overlapped(trial_of(function, 1, 2), trial_of(function, 3, 1))
 
 
-@pytest.mark.parametrize("function", [right, with_lock])
+def with_signal(query_start_loc, request_slice):
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    return right(query_start_loc, request_slice)
+
+
+@pytest.mark.parametrize("function", [right, with_lock, with_signal])
 def test_right_functions_are_not_disturbed(function):
     assert at_once(function) is None
     assert list(judge(None)) == []
