@@ -15,6 +15,7 @@ import sys
 import tempfile
 from html import escape, unescape
 from pathlib import Path
+from textwrap import wrap
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,6 +25,8 @@ _CANDIDATE = "examples/wrong_backend.py"
 _STYLES = ROOT / "harness" / "report" / "page" / "templates"
 _SANS = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
 _MARGIN = 24
+_COLUMNS = 110
+"""Characters of a line of text."""
 
 
 class Card(NamedTuple):
@@ -77,11 +80,12 @@ def draw(card: Card) -> str:
     parts.append(_line(_MARGIN, y, card.heading, "title"))
     y += 26
     parts.append(_line(_MARGIN, y, f"{card.where} · {card.kind}", "soft"))
-    for text in (card.message, card.evidence):
+    words = [*wrap(card.message, _COLUMNS), *wrap(card.evidence, _COLUMNS)]
+    for text in words:
         y += 26
         parts.append(_line(_MARGIN, y, text, "text"))
     captions = (f"The smallest input: {card.size}", card.field)
-    lines = [(card.heading, 11.6), (card.message, 8.5), (card.evidence, 8.5), (card.command, 8.0)]
+    lines = [(card.heading, 11.6), *((text, 8.5) for text in words), (card.command, 8.0)]
     width = max(len(text) * wide for text, wide in [*lines, *((each, 8.6) for each in captions)])
     for caption, picture in zip(captions, card.pictures, strict=False):
         y += 36

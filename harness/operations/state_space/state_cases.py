@@ -110,6 +110,8 @@ def problem(case: Case) -> str:
         return "batch: int32, without gaps, of at least one request"
     if 0 in batch.query_lens:  # they are padding, which stands behind all others
         return "batch.query_lens: at least 1; padded_requests has rows without a token"
+    if (0, 0) in zip(batch.computed_lens, batch.prompt_lens, strict=False):
+        return "batch.prompt_lens: at least 1 of a request without computed tokens"
     if _width(batch, case.params) * (batch.num_requests + 1) > _MOST_ENTRIES:
         return "batch: the table has too many entries"
     return ""
