@@ -47,7 +47,7 @@ class Mistake(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What one run says of a wrong backend."""
+    """Result of the run on one wrong backend."""
 
     result: str
     """`found`, `advice`, `missed` or `open`."""

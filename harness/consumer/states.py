@@ -14,7 +14,7 @@ NULL = 0
 
 
 class StateRow(NamedTuple):
-    """What a kernel computes for one row of the metadata."""
+    """Tokens and states that a kernel reads and writes for one row of the metadata."""
 
     field: str
     """Field of the metadata that names its states."""
@@ -29,7 +29,7 @@ class StateRow(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """What the batch says of each request."""
+    """Tokens, states and flags of each request, from the batch."""
 
     starts: np.ndarray
     """(R+1,) query offsets."""

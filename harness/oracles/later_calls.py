@@ -69,14 +69,8 @@ def judge(trial: Trial, overwritten: Overwritten | None, earlier: str) -> Iterat
     `trial` is that of the later call, `earlier` the id of the case before.
     """
     if overwritten is not None:
-        yield Failure(
-            oracle=NAME,
-            field=overwritten.place.root,
-            diagnosis=CHANGED,
-            message=f"a later call, on other input, changes the result: {overwritten.text}",
-            expected=overwritten.before,
-            got=overwritten.after,
-            place=overwritten.place,
+        yield changed(
+            overwritten, diagnosis=CHANGED, words="a later call, on other input, changes the result"
         )
         return
     attempt = trial.first
@@ -93,6 +87,19 @@ def judge(trial: Trial, overwritten: Overwritten | None, earlier: str) -> Iterat
     for failure in differences(trial, trial.expected, attempt.outputs, NAME):
         message = f"in the call after that on case {earlier}: {failure.message}"
         yield msgspec.structs.replace(failure, diagnosis=DEPENDS, fits=None, message=message)
+
+
+def changed(overwritten: Overwritten, diagnosis: str, words: str) -> Failure:
+    """Return the failure of a changed result; `words` begin its message."""
+    return Failure(
+        oracle=NAME,
+        field=overwritten.place.root,
+        diagnosis=diagnosis,
+        message=f"{words}: {overwritten.text}",
+        expected=overwritten.before,
+        got=overwritten.after,
+        place=overwritten.place,
+    )
 
 
 def first_change(before: dict[Place, Any], now: dict[Place, Any]) -> Overwritten | None:

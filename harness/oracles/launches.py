@@ -35,7 +35,9 @@ class _Launch(NamedTuple):
 class Launches:
     """The versions of kernels that the steps of a process launch."""
 
-    def __init__(self) -> None:
+    def __init__(self, package: str = "") -> None:
+        """Leave out kernels of `package`, which is not the candidate's; "" for none."""
+        self._package = package
         self.versions: dict[tuple[int | str, ...], Version] = {}
         self._of_step: list[_Launch] = []
         self._binders: dict[int, tuple[Any, Callable[..., Any]]] = {}
@@ -67,13 +69,20 @@ class Launches:
     def _noting(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def noting(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
             with suppress(Exception):  # the launch itself raises what is wrong with its arguments
-                if id(kernel) not in self._binders:
-                    self._binders[id(kernel)] = kernel, _binder(kernel)
-                bind = self._binders[id(kernel)][1]
-                self._of_step.append(_Launch(kernel, *bind(*args, **options)))
+                if not self._is_foreign(kernel):
+                    self._of_step.append(_Launch(kernel, *self._bind(kernel, *args, **options)))
             return run(kernel, *args, grid=grid, warmup=warmup, **options)
 
         return noting
+
+    def _is_foreign(self, kernel: Any) -> bool:
+        module: str = kernel.fn.__globals__["__name__"]
+        return module.partition(".")[0] == self._package
+
+    def _bind(self, kernel: Any, *args: Any, **options: Any) -> Any:
+        if id(kernel) not in self._binders:
+            self._binders[id(kernel)] = kernel, _binder(kernel)
+        return self._binders[id(kernel)][1](*args, **options)
 
 
 def _binder(kernel: Any) -> Callable[..., Any]:

@@ -26,9 +26,8 @@ from typing import Any, NamedTuple
 from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.model.text import text_of
 from attnproof.harness.model.verdict import Failure
-from attnproof.harness.oracles.determinism import NAME
 from attnproof.harness.oracles.guards import FILLS, GuardedAllocations, new_memory_filled
-from attnproof.harness.oracles.later_calls import Overwritten, copied, first_change
+from attnproof.harness.oracles.later_calls import Overwritten, changed, copied, first_change
 from attnproof.harness.oracles.trial import Trial
 
 OVERLAPS = "depends on a call in another thread"
@@ -87,14 +86,10 @@ def overlapped(trial: Trial, other: Trial) -> Overwritten | None:
 def judge(disturbed: Overwritten | None) -> Iterator[Failure]:
     """Yield a failure for a result that another thread's call changes."""
     if disturbed is not None:
-        yield Failure(
-            oracle=NAME,
-            field=disturbed.place.root,
+        yield changed(
+            disturbed,
             diagnosis=OVERLAPS,
-            message=f"two calls at once give another result than in turn: {disturbed.text}",
-            expected=disturbed.before,
-            got=disturbed.after,
-            place=disturbed.place,
+            words="two calls at once give another result than in turn",
         )
 
 
@@ -141,7 +136,7 @@ class _ThreadedCall:
         self._call = trial.prepare(0)
         self._outputs: dict[Place, Any] = {}
         self.error = ""
-        """What the call raised, "" if nothing."""
+        """Exception of the call in words, "" if it raised none."""
         self._stopped, self._go_on = Event(), Event()
 
     def run(self, within: Callable[[], object]) -> None:

@@ -10,7 +10,7 @@ import torch
 
 @dataclass(frozen=True)
 class StateSpaceConfig:
-    """What a builder reads of its layers and of the engine."""
+    """Settings of the layers and of the engine that a builder of state-space metadata reads."""
 
     layer: Literal["mamba1", "mamba2", "short_conv"] = "mamba2"
     """Kind of the layers of `mamba_build`."""

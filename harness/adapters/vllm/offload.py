@@ -25,7 +25,7 @@ _CPU = SimpleNamespace(
     current_stream=lambda: _NOTHING,
     stream=lambda _: nullcontext(),
 )
-"""What the handler asks of a platform."""
+"""A platform without a device, with the functions that the handler calls."""
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor, sizes: torch.Tensor, **_: Any) -> None:

@@ -30,7 +30,7 @@ from attnproof.reference import pair_block_ids as pair_reference
 _Number = Annotated[int, Meta(ge=0, le=4096)]
 _Group = Annotated[list[_Number], Meta(min_length=3, max_length=3)]
 _Groups = Annotated[list[_Group], Meta(max_length=64)]
-"""Of each group whether it has states, the blocks that are needed, those that are cached."""
+"""True of a group with states, its blocks that are needed, its blocks that are cached."""
 _USUAL = [[0, 3, 2], [0, 1, 0]]
 _HYBRID = [[0, 3, 2], [1, 1, 2]]
 _GROUPS: tuple[list[list[int]], ...] = (

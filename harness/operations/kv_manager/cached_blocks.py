@@ -32,7 +32,7 @@ class CachedBlocks:
         self.time = 0
         """Number of the step."""
         self.keys: dict[int, Key] = {}
-        """What the hash of each cached block names (`Layout.hash_key`)."""
+        """Content that the hash of each cached block stands for (`Layout.hash_key`), by block."""
         self._freed: dict[int, _Freed] = {}
 
     @property

@@ -97,9 +97,12 @@ class Observer:
         return report | _overwritten(overwritten) | {"used": self._memory.used}
 
     @counted(Phase.OBSERVE)
-    def observe_steps(self, earlier: Sequence[Trial]) -> dict[str, Any]:
-        """Make the calls of engine steps, of which the trial's is the last; return the fields."""
-        report, launches = self._empty_report(), Launches()
+    def observe_steps(self, earlier: Sequence[Trial], package: str = "") -> dict[str, Any]:
+        """Make the calls of engine steps, of which the trial's is the last; return the fields.
+
+        Kernels of `package` are left out.
+        """
+        report, launches = self._empty_report(), Launches(package)
         with launches.noted():
             for step, trial in enumerate((*earlier, self._trial)):
                 launches.end_step(step, trial.first.call.arena)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from attnproof.harness.cases.variation.other_values import other_options, other_values
-from attnproof.harness.model.candidate import OPTIMIZED
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import ORACLES, Failure, Kind
@@ -163,9 +162,6 @@ def _failures_of_relations(worker: Worker, case: Case, wrong: list[Case]) -> tup
 def _failures_of_steps(worker: Worker, case: Case) -> tuple[Failure, ...]:
     """Return the failures of engine steps that compile a kernel, of a candidate that may."""
     if worker.candidate.lane == "cpu":
-        return ()
-    # xformers specialises its kernel by the number of rows, which no change of ours mends.
-    if worker.candidate.target == OPTIMIZED and ALL[case.operation].built_in.package:
         return ()
     steps = engine_steps(ALL[case.operation], case, problem_of)
     try:
