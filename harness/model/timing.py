@@ -39,6 +39,15 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """Waits of the host for the device."""
 
 
+class MachineRates(msgspec.Struct, frozen=True, kw_only=True):
+    """Rates of the machine in this run, which bound every call: a roofline."""
+
+    bytes_per_second: float
+    """Bytes read and written by a copy by torch that no cache holds."""
+    flops_per_second: float
+    """Floating-point operations of a large product of matrices by torch."""
+
+
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes and floating-point operations of a call, and the time of a copy of as many bytes."""
 
@@ -49,6 +58,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     copy_host_ns: float = 0.0
     """Median time of a copy by torch that reads and writes as many bytes."""
     copy_device_ns: float | None = None
+    machine: MachineRates | None = None
+    """None if no floating-point operations are counted."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,6 +48,8 @@ class SummaryRate(SummaryPart, kw_only=True):
     """Its bandwidth divided by that of a copy by torch of as many bytes in the same run."""
     teraflops_per_second: float | None
     """Null if floating-point operations are not counted."""
+    of_matmul: float | None
+    """Its floating-point rate divided by that of a large product of matrices by torch."""
 
 
 class SummaryBaseline(SummaryPart, kw_only=True):

@@ -43,7 +43,7 @@ def remarks(bench: Bench) -> Iterator[str]:
     if any(rates):
         yield (
             "rate: bytes that a call has to move, and the time of a copy of as many as a share of "
-            "its own"
+            "its own; arithmetic as a share of a large product of matrices by torch"
         )
     if None in rates:
         yield (

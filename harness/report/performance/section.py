@@ -11,6 +11,7 @@ from attnproof.harness.model.timing import BaselineResult, BaselineState, Bench,
 from attnproof.harness.report.charts.figure import Chart, Table
 from attnproof.harness.report.charts.history import history
 from attnproof.harness.report.charts.ratios import forest, pair_text, profile
+from attnproof.harness.report.charts.roofline import roofline
 from attnproof.harness.report.charts.samples import control_chart, strips
 from attnproof.harness.report.charts.steps import step_charts
 from attnproof.harness.report.performance.timing_tables import Parts, conditions, operation_parts
@@ -74,6 +75,7 @@ class Performance(NamedTuple):
     baseline: Baseline
     forests: tuple[Chart, ...]
     profile: Chart | None
+    roofline: Chart | None
     parts: Parts
     step_sentences: tuple[str, ...]
     step_parts: tuple[str, ...]
@@ -106,6 +108,7 @@ def build_performance(run: Run) -> Performance | None:
         profile=_optional(
             "the profile", lambda: profile(bench, "profile") if bench.comparisons else None
         ),
+        roofline=_optional("the roofline", lambda: roofline(bench, "roofline")),
         parts=attempt(
             "the tables of operations",
             lambda: operation_parts(bench, "operation", room),

@@ -50,7 +50,9 @@ class TimingRow(NamedTuple):
         if not work or not copy_ns or ns <= 0:
             return None
         flops = work.flops / ns / 1e3 if work.flops else None
-        return Rate(work.bytes, work.bytes / ns, copy_ns / ns, flops)
+        peak = work.machine.flops_per_second / 1e12 if work.machine else None
+        of_matmul = flops / peak if flops and peak else None
+        return Rate(work.bytes, work.bytes / ns, copy_ns / ns, flops, of_matmul)
 
 
 class Rate(NamedTuple):
@@ -62,17 +64,19 @@ class Rate(NamedTuple):
     """Its bandwidth divided by that of a copy by torch of as many bytes."""
     teraflops_per_second: float | None
     """None if floating-point operations are not counted."""
+    of_matmul: float | None = None
+    """Its floating-point rate divided by that of a large product of matrices by torch."""
 
     @property
     def text(self) -> str:
-        """The rate, such as "12.3 GB/s, 61 % of a copy, 0.120 TFLOP/s"."""
+        """The rate, such as "12.3 GB/s, 61 % of a copy, 0.12 TFLOP/s, 40 % of a product"."""
         text = f"{digits(self.gigabytes_per_second)} GB/s, {percent(self.of_copy)} of a copy"
         flops = self.teraflops_per_second
         if flops is None:
             return text
-        return f"{text}, " + (
-            f"{digits(flops)} TFLOP/s" if flops >= 0.1 else f"{digits(1e3 * flops)} GFLOP/s"
-        )
+        rate = f"{digits(flops)} TFLOP/s" if flops >= 0.1 else f"{digits(1e3 * flops)} GFLOP/s"
+        of = "" if self.of_matmul is None else f", {percent(self.of_matmul)} of a product"
+        return f"{text}, {rate}{of}"
 
 
 class StepRow(NamedTuple):

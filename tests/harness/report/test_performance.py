@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from attnproof.harness.model.run import OracleCount
-from attnproof.harness.model.timing import BaselineResult, Interval, Work
+from attnproof.harness.model.timing import BaselineResult, Interval, MachineRates, Work
 from attnproof.harness.report.formats.performance_summary import summarize_performance
 from attnproof.harness.report.page.html import render_html
 from attnproof.harness.report.performance.section import build_baseline, build_performance
@@ -276,6 +276,30 @@ def test_rates_stand_beside_times_where_they_are_known(timed):
         "host",
     )
     assert (rate.of_copy, rate.teraflops_per_second) == pytest.approx((0.5, 3.0))
+    assert rate.of_matmul is None
+    assert build_performance(run).roofline is None
+
+
+def test_a_roofline_shows_how_near_calls_are_to_the_machine(timed):
+    replaced = msgspec.structs.replace
+    first, second, *others = timed.bench.timings
+    ns = first.host.median_ns
+    # 10 TFLOP/s and 1 TB/s: 5 operations a byte are bound by the memory, 40 by the arithmetic.
+    machine = MachineRates(bytes_per_second=1e12, flops_per_second=1e13)
+    work = Work(bytes=round(400 * ns), flops=round(2000 * ns), copy_host_ns=ns, machine=machine)
+    dense = replaced(work, bytes=round(50 * second.host.median_ns))
+    dense = replaced(dense, flops=40 * dense.bytes)
+    timings = [replaced(first, work=work), replaced(second, work=dense), *others]
+    run = with_bench(timed, timings=timings)
+    chart = build_performance(run).roofline
+    assert [row[3:] for row in chart.table.rows] == [
+        ("5.00", "2,000", "40 %"),
+        ("40.0", "2,000", "20 %"),
+    ]
+    assert chart.title == "Roofline, by the host's clock"
+    assert chart.svg.count('class="mark') == 2 * len({first.candidate, second.candidate})  # legend
+    assert "TFLOP/s, 20 % of a product" in bench_text(run)
+    assert "Roofline, by the host's clock" in shown(run)
 
 
 def test_untimed_operations_are_listed_with_reasons(timed):

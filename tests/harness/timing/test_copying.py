@@ -61,3 +61,14 @@ def test_a_copy_is_timed_for_calls_whose_bytes_matter():
     assert work.bytes == amount(case).bytes
     assert work.copy_host_ns > 0
     assert work.copy_device_ns is None
+    assert work.machine is None  # it computes nothing
+
+
+def test_rates_of_the_machine_are_measured_once_for_calls_that_compute():
+    case = dict(ALL["paged_attention"].bench.models())["Llama-3.1-8B"]
+    with steady():
+        works = [work_of(calls_of(case), "cpu") for _ in range(2)]
+    rates = works[0].machine
+    assert rates is works[1].machine
+    assert rates.bytes_per_second > 1e8
+    assert rates.flops_per_second > 1e9
