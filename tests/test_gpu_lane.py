@@ -124,6 +124,8 @@ def test_a_dry_run_runs_all_parts_and_is_unverified(tmp_path):
     record = json.loads(out.read_text(encoding="utf-8"))
     assert record["verdict"] == "UNVERIFIED"
     parts = record["parts"]
+    assert parts["compile"]["result"] == "passed", parts["compile"]
+    assert "_slot_mapping_kernel" in parts["compile"]["compiled"]
     assert parts["verify"]["verdict"] == "PASS", parts["verify"]
     assert parts["tests"]["result"] in ("skipped", "passed"), parts["tests"]
     assert parts["figures"]["wrong"] == [], parts["figures"]
@@ -142,6 +144,29 @@ def test_a_suite_says_how_far_a_part_came(suite):
     assert suite.how_far({"reason": "pytest is not installed"}) == "pytest is not installed"
 
 
+_LAUNCH = """
+import sys
+import tempfile
+sys.path[:0] = [".", "tools"]
+import host_costs
+with tempfile.TemporaryDirectory() as folder:
+    host_costs.install_cuda(folder)
+    from host_calls import rows
+    next(ours for name, ours, _ in rows({}) if name.startswith("build_slot_mapping"))()
+"""
+
+
+def test_a_launch_finds_the_kernel_that_was_compiled_ahead(suite, tmp_path):
+    cache = {"TRITON_CACHE_DIR": str(tmp_path)}
+    done = run("tools/kernel_resources.py", "--fill", "90", "--only", "slot mapping", **cache)
+    assert done.returncode == 0, done.stdout + done.stderr
+    compiled = suite._compiled(tmp_path)
+    assert compiled
+    done = run("-c", _LAUNCH, **cache)
+    assert done.returncode == 0, done.stderr
+    assert suite._compiled(tmp_path) == compiled
+
+
 def test_a_suite_counts_the_versions_of_kernels(suite, tmp_path):
     for folder, kernel in (("A", "one"), ("B", "two"), ("C", "two")):
         (tmp_path / folder).mkdir()
@@ -154,13 +179,13 @@ def test_a_suite_counts_the_versions_of_kernels(suite, tmp_path):
 @pytest.mark.parametrize(
     ("results", "unverified", "verdict"),
     [
-        (("passed", "passed", "passed"), "", "PASS"),
-        (("passed", "failed", "passed"), "", "FAIL"),
-        (("passed", "failed", "passed"), "no CUDA device", "FAIL"),
-        (("passed", "passed", "passed"), "no CUDA device", "UNVERIFIED"),
-        (("incomplete", "passed", "passed"), "", "UNVERIFIED"),
-        (("passed", "not run", "passed"), "", "UNVERIFIED"),
-        (("out of time", "passed", "passed"), "", "UNVERIFIED"),
+        (("passed", "passed", "passed", "passed"), "", "PASS"),
+        (("passed", "passed", "failed", "passed"), "", "FAIL"),
+        (("passed", "passed", "failed", "passed"), "no CUDA device", "FAIL"),
+        (("passed", "passed", "passed", "passed"), "no CUDA device", "UNVERIFIED"),
+        (("passed", "incomplete", "passed", "passed"), "", "UNVERIFIED"),
+        (("passed", "passed", "not run", "passed"), "", "UNVERIFIED"),
+        (("passed", "out of time", "passed", "passed"), "", "UNVERIFIED"),
     ],
 )
 def test_the_verdict_of_a_suite(suite, results, unverified, verdict):

@@ -3,8 +3,10 @@
     tools/gpu_suite.sh [--out gpu.json] [--seconds 900] [--commit ID]
     tools/gpu_suite.sh --device cpu     a dry run of the parts, which verifies nothing
 
-A part that fails or takes too long does not stop the next one. Exit codes: 0 all parts
-passed, 1 a part failed, 3 a part is UNVERIFIED: no GPU, too little time, no pytest.
+A part that fails or takes too long does not stop the next one, and the file is written after
+each. Kernels are compiled first, on all cores: tasks of `verify` would wait for each.
+Exit codes: 0 all parts passed, 1 a part failed, 3 a part is UNVERIFIED: no GPU, too little
+time, no pytest.
 reports/README.md describes the file.
 """
 
@@ -27,7 +29,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "attnproof.gpu_suite/1"
-SHARES = {"verify": 0.6, "tests": 0.16, "figures": 0.24}
+SHARES = {"compile": 0.1, "verify": 0.54, "tests": 0.14, "figures": 0.22}
 """Share of the total time for each part; the next part may use time that is left."""
 GRACE_SECONDS = 40.0
 """Seconds in which an interrupted part may write its report."""
@@ -35,6 +37,8 @@ GPU_TESTS = ("tests/optimized", "tests/harness/timing", "tests/harness/running/e
 """Folders of all tests with the marker: collecting the others takes a minute."""
 _MOST_JOBS = 16
 """Maximum of operations verified at a time, each with a context on the GPU."""
+_CACHE = "triton"
+"""Folder of Triton's cache, shared by the parts."""
 NO_GPU = "no CUDA device"
 DRY_RUN = "a dry run on the CPU verifies nothing of a GPU"
 Part = dict[str, Any]
@@ -77,19 +81,44 @@ def run(command: list[str], seconds: float, log: Path, more: dict[str, str]) -> 
     }
 
 
+def compile_kernels(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
+    """Compile the launches of engines for this card into the cache of the other parts."""
+    command = [sys.executable, "tools/kernel_resources.py", "--jobs", str(_cores())]
+    if options.device == "cpu":
+        command += ["--fill", "90", "--only", "slot mapping"]
+    else:
+        import torch
+
+        major, minor = torch.cuda.get_device_capability()
+        command += ["--fill", str(10 * major + minor)]
+    part = run(command, seconds, folder / "compile.log", _cache(folder))
+    part["compiled"] = _compiled(folder / _CACHE)
+    return part
+
+
+def _cores() -> int:
+    """Return the number of processes to start."""
+    return min(_MOST_JOBS, len(os.sched_getaffinity(0)))
+
+
+def _cache(folder: Path) -> dict[str, str]:
+    """Return the variable of Triton's cache: with the user's, kernels would not be counted."""
+    return {"TRITON_CACHE_DIR": str(folder / _CACHE)}
+
+
 def verify(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
     """Run `attnproof verify` on the device; return its verdict and findings."""
     out = folder / "report"
     command = [sys.executable, "-m", "attnproof", "verify", "--device", options.device]
     command += ["--out", str(out), "--no-remember", "--timeout", "60", "--profile"]
     # Kernels are compiled on the host, which takes much of the time: eight jobs were too few.
-    command += ["--jobs", str(min(_MOST_JOBS, len(os.sched_getaffinity(0))))]
+    command += ["--jobs", str(_cores())]
     if options.device == "cpu":
         command += ["--ops", "build_slot_mapping,slice_query_start_locs"]
         command += ["--examples", "5", "--steps", "2"]
-    cache = folder / "triton"  # its own: kernels compiled earlier would not be counted
-    part = run(command, seconds, folder / "verify.log", {"TRITON_CACHE_DIR": str(cache)})
-    part["compiled"] = _compiled(cache)
+    before = _compiled(folder / _CACHE)
+    part = run(command, seconds, folder / "verify.log", _cache(folder))
+    part["compiled"] = dict(Counter(_compiled(folder / _CACHE)) - Counter(before))
     part |= _summary(out / "summary.json") or _summary(out / "incomplete" / "summary.json")
     if part["status"] == 3 and part["result"] == "failed":
         part["result"] = "incomplete"
@@ -124,7 +153,9 @@ def tests(_: argparse.Namespace, seconds: float, folder: Path) -> Part:
     if find_spec("pytest") is None:
         return {"result": "not run", "reason": "pytest is not installed"}
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider"]
-    return none_is_skipped(run([*command, *GPU_TESTS], seconds, folder / "tests.log", {}))
+    return none_is_skipped(
+        run([*command, *GPU_TESTS], seconds, folder / "tests.log", _cache(folder))
+    )
 
 
 def none_is_skipped(part: Part) -> Part:
@@ -141,14 +172,14 @@ def figures(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
     command = [sys.executable, "tools/gpu_figures.py", "--out", str(out)]
     dry = options.device == "cpu"
     command += ["--smoke", "--seconds", "1"] if dry else ["--seconds", str(round(seconds / 2))]
-    more = {"TRITON_INTERPRET": "1"} if dry else {}
+    more = {"TRITON_INTERPRET": "1"} if dry else _cache(folder)
     part = run(command, seconds, folder / "figures.log", more)
     if out.exists():
         part |= json.loads(out.read_text(encoding="utf-8"))
     return part
 
 
-PARTS = {"verify": verify, "tests": tests, "figures": figures}
+PARTS = {"compile": compile_kernels, "verify": verify, "tests": tests, "figures": figures}
 
 
 def describe_device() -> Part | None:
@@ -217,6 +248,17 @@ def main() -> int:
     if options.device == "cpu":
         unverified = DRY_RUN
     parts: dict[str, Part] = {}
+    record: dict[str, Any] = {
+        "schema": SCHEMA,
+        "verdict": "UNVERIFIED",
+        "reason": "not all parts have run",
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": 0.0,
+        "commit": options.commit or commit_of_checkout(),
+        "device": device,
+        "versions": describe_versions(),
+        "parts": parts,
+    }
     with tempfile.TemporaryDirectory() as folder:
         for name, part in PARTS.items():
             if unverified == NO_GPU:
@@ -226,25 +268,22 @@ def main() -> int:
             share = SHARES[name] / sum(SHARES[other] for other in list(PARTS)[len(parts) :])
             parts[name] = part(options, max(10.0, left * share), Path(folder))
             outcome = parts[name]
+            _write(options.out, record, clock)
             line = f"{name}: {outcome['result']}, {outcome.get('seconds', 0)} s: {how_far(outcome)}"
             print(line, flush=True)
             if parts[name]["result"] not in ("passed", "skipped"):
                 print("\n".join(parts[name].get("last_lines", [])[-15:]), flush=True)
     verdict, reason = verdict_of(parts, unverified)
-    record = {
-        "schema": SCHEMA,
-        "verdict": verdict,
-        "reason": reason,
-        "started": started.isoformat(timespec="seconds"),
-        "seconds": round(time.monotonic() - clock, 1),
-        "commit": options.commit or commit_of_checkout(),
-        "device": device,
-        "versions": describe_versions(),
-        "parts": parts,
-    }
-    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    record |= {"verdict": verdict, "reason": reason}
+    _write(options.out, record, clock)
     print(f"{verdict}{f' ({reason})' if reason else ''}: {options.out}")
     return {"PASS": 0, "FAIL": 1, "UNVERIFIED": 3}[verdict]
+
+
+def _write(out: Path, record: dict[str, Any], clock: float) -> None:
+    """Write the results so far; a machine may be taken away at any time."""
+    record["seconds"] = round(time.monotonic() - clock, 1)
+    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _options() -> argparse.Namespace:

@@ -2,6 +2,9 @@
 
     python tools/kernel_resources.py           compile, and compare with the committed table
     python tools/kernel_resources.py --write   compile, and write the table
+    python tools/kernel_resources.py --fill 90 compile for cards of this capability only, into
+                                               Triton's cache: a process that launches a kernel
+                                               of this list then finds it there
 
 Compiles the launches of `attnproof.optimized.kernels.launches` ahead of time for each target
 and reads their resources from the machine code. Exit codes: 0 no worse than the table, or
@@ -24,7 +27,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from itertools import product
+from itertools import product, repeat
 from pathlib import Path
 from pkgutil import iter_modules
 from types import SimpleNamespace
@@ -109,7 +112,7 @@ def _machine(target: Any) -> Iterator[None]:
 
     hip = target.backend == "hip"
     capability = (9, 4) if hip else divmod(target.arch, 10)
-    properties = SimpleNamespace(multi_processor_count=PROCESSORS[str(target.arch)])
+    properties = SimpleNamespace(multi_processor_count=PROCESSORS.get(str(target.arch), 132))
     with (
         patch.object(torch.version, "hip", "ahead of time" if hip else None),
         patch.object(torch.cuda, "get_device_capability", lambda _=None: capability),
@@ -139,6 +142,40 @@ def compiled(name: str, target_name: str) -> dict[Row, Cost]:
         measured = _amd(binary.asm) if target.backend == "hip" else _nvidia(binary.asm)
         costs[kernel, name, target_name] = measured | {"shared_bytes": binary.metadata.shared}
     return costs
+
+
+def fill(jobs: int, capability: int, only: str = "") -> tuple[int, list[str]]:
+    """Compile launches whose names contain `only` into Triton's cache, each kernel once.
+
+    Return the number of launches that compiled, and the errors. `capability` is that of the
+    card, such as 90.
+    """
+    from attnproof.optimized.kernels.launches import launches
+
+    names = [name for name in launches() if only in name]
+    context = multiprocessing.get_context("fork")
+    problems = []
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        for number, problem in enumerate(pool.map(_fill, names, repeat(capability)), 1):
+            problems += [problem] if problem else []
+            print(f"{number} of {len(names)} launches compiled", flush=True)  # also if interrupted
+    return len(names) - len(problems), problems
+
+
+def _fill(name: str, capability: int) -> str:
+    """Compile one launch; return its error, "" without one."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    from attnproof.optimized.kernels.launches import launches
+
+    target = GPUTarget("cuda", capability, 32)
+    try:
+        for source, options in recorded(launches()[name], target).values():
+            triton.compile(source, target=target, options=options)
+    except Exception as error:  # error classes differ between versions of Triton
+        return _problem(name, f"sm_{capability}", error)
+    return ""
 
 
 def _nvidia(asm: dict[str, Any]) -> Cost:
@@ -202,8 +239,12 @@ def _compile_or_describe(name: str, target: str) -> dict[Row, Cost] | str:
     try:
         return compiled(name, target)
     except Exception as error:  # error classes differ between versions of Triton
-        text = " ".join(str(error).split())
-        return f"{name} on {target} does not compile: {type(error).__name__}: {text[-600:]}"
+        return _problem(name, target, error)
+
+
+def _problem(name: str, target: str, error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{name} on {target} does not compile: {type(error).__name__}: {text[-600:]}"
 
 
 def not_launched(costs: dict[Row, Cost]) -> set[str]:
@@ -277,6 +318,10 @@ def main() -> int:
     options = _options()
     import triton
 
+    if options.fill:
+        number, problems = fill(options.jobs, options.fill, options.only)
+        print("\n".join([*problems, f"{number} launches compiled, {len(problems)} problems"]))
+        return 1 if problems else 0
     if not options.write:
         version, before = read_table()
         if version != triton.__version__:
@@ -297,6 +342,8 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help="write the table")
+    parser.add_argument("--fill", type=int, help="capability of a card, such as 90")
+    parser.add_argument("--only", default="", help="with --fill: part of the names of launches")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     if options.jobs < 1:
