@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 
@@ -41,12 +41,10 @@ def reshape_and_cache_flash(
     Result and errors as in `reference`. On a device: one kernel for keys and values, no
     sync, and a slot outside the cache writes nothing. SPEC.md section 8.
     """
-    write = _Write(
-        key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale
-    )
+    write = key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale
     by_kernel = isinstance(key, _TENSOR) and on_device(key)
     trusted = by_kernel and not _checked  # the loops on the host always look
-    if not trusted and (not _fits(write) or (by_kernel and slot_mapping.is_cpu)):
+    if not trusted and (not _fits(*write) or (by_kernel and slot_mapping.is_cpu)):
         check_cache_write(*write)
     if not slot_mapping.numel():
         return
@@ -66,25 +64,20 @@ def reshape_and_cache_flash(
     write_rows(rows, slots, scales)
 
 
-class _Write(NamedTuple):
-    """Arguments of a cache write, in the order of the shared check."""
-
-    key: torch.Tensor
-    value: torch.Tensor
-    key_cache: torch.Tensor
-    value_cache: torch.Tensor
-    slot_mapping: torch.Tensor
-    kv_cache_dtype: str
-    k_scale: torch.Tensor
-    v_scale: torch.Tensor
-
-
-def _fits(write: _Write) -> bool:
+def _fits(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slots: torch.Tensor,
+    kv_cache_dtype: str,
+    k_scale: torch.Tensor,
+    v_scale: torch.Tensor,
+) -> bool:
     """True if types, shapes, dtypes and devices are certainly valid.
 
     If False, call the slower shared check: it accepts the arguments or reports the field.
     """
-    key, value, key_cache, value_cache, slots, kv_cache_dtype, k_scale, v_scale = write
     if not type(key) is type(value) is type(key_cache) is type(value_cache) is _TENSOR:
         return False
     if type(slots) is not _TENSOR or key.ndim != 3 or key_cache.ndim != 4 or slots.ndim != 1:

@@ -103,13 +103,13 @@ def prepare_inputs_padded(
             rejected.data_ptr(),
         )
     starts = md.query_start_loc_cpu
-    tokens = int(starts[-1])
-    fields = {name: getattr(md, name) for name in alignments(type(md))}
+    tokens, longest = loops.query_bounds(md.num_reqs, *vector(starts))
+    fields = {}
     for name, (alignment, _) in alignments(type(md)).items():
-        if alignment == "token" and fields[name] is not None:
-            fields[name] = fields[name][:tokens]
-    fields["num_actual_tokens"] = tokens
-    fields["max_query_len"] = loops.longest_query(md.num_reqs, *vector(starts))
+        value = getattr(md, name)
+        is_longer = alignment == "token" and value is not None and len(value) > tokens
+        fields[name] = value[:tokens] if is_longer else value
+    fields["num_actual_tokens"], fields["max_query_len"] = tokens, longest
     return type(md)(**fields | _without_logits(fields)), to_sample, rejected
 
 

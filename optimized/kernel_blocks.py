@@ -38,7 +38,8 @@ def map_to_kernel_block_table(
         return block_table
     rows, columns = block_table.shape
     if out is None:
-        result = block_table.new_empty((rows, columns * parts))
+        dtype, device = block_table.dtype, block_table.device
+        result = torch.empty((rows, columns * parts), dtype=dtype, device=device)
     else:
         result = out[:rows, : columns * parts]
     if on_device(block_table):
@@ -80,7 +81,8 @@ def mamba_get_block_table_tensor(
     if mamba_cache_mode == "none":
         return block_table
     rows, count = seq_lens.shape[0], 1 + kv_cache_spec.num_speculative_blocks
-    states = block_table.new_empty((rows, count))
+    dtype, device = block_table.dtype, block_table.device
+    states = torch.empty((rows, count), dtype=dtype, device=device)
     if on_device(block_table):
         from .kernels.state_blocks import write_state_blocks
 

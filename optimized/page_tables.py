@@ -7,7 +7,6 @@ import torch
 from .checking import check_call, checks
 from .dispatch import on_device, staging, upload
 from .host import page_tables as loops
-from .host.arrays import pieces
 from .host.vectors import optional_vector, vector
 
 __all__ = [
@@ -31,9 +30,9 @@ def compute_flashinfer_kv_metadata(
         check_call("compute_flashinfer_kv_metadata", seq_lens_cpu, block_table, page_size)
     rows, device = seq_lens_cpu.shape[0], block_table.device
     staged = staging(2 * rows + 1, torch.int32, device)
-    offsets, last = staged.data_ptr(), staged.data_ptr() + 4 * (rows + 1)
-    total = loops.count_pages(rows, *vector(seq_lens_cpu), page_size, offsets, last)
-    indptr, last_page_len = pieces(upload(staged, device), (rows + 1, rows))
+    total = loops.count_pages(rows, *vector(seq_lens_cpu), page_size, staged.data_ptr())
+    sent = upload(staged, device)
+    indptr, last_page_len = sent[: rows + 1], sent[rows + 1 :]
     indices = torch.empty(total, dtype=torch.int32, device=device)
     if total:
         _gather(block_table, None, None, indptr, indices, 1)

@@ -121,7 +121,7 @@ def attend(a: Attention) -> None:
 
 def attend_decodes(a: Attention, attn_bias: object) -> None:
     """Compute `decode_attention` of checked arguments."""
-    if on_device(a.query) and xformers_attends(a, attn_bias):
+    if attn_bias is not None and on_device(a.query) and xformers_attends(a, attn_bias):
         attend_with_xformers(a, attn_bias)
     else:
         attend(a)

@@ -156,8 +156,9 @@ def expand_idx_mapping(
     """Return the slot of each logit and its place among its row's logits."""
     if _checked:
         check_call("expand_idx_mapping", **locals())
-    slots = idx_mapping.new_empty(total_num_logits)
-    places = torch.empty(total_num_logits, dtype=torch.int32, device=idx_mapping.device)
+    device = idx_mapping.device
+    slots = torch.empty(total_num_logits, dtype=idx_mapping.dtype, device=device)
+    places = torch.empty(total_num_logits, dtype=torch.int32, device=device)
     if on_device(idx_mapping):
         from .kernels.expanded_rows import expand_on_device
 
@@ -184,7 +185,8 @@ def get_num_sampled_and_rejected(
     """Return the sampled tokens of each row, which are written, and the rejected ones."""
     if _checked:
         check_call("get_num_sampled_and_rejected", **locals())
-    num_rejected = torch.empty_like(num_sampled)
+    rows, dtype = num_sampled.shape[0], num_sampled.dtype
+    num_rejected = torch.empty(rows, dtype=dtype, device=num_sampled.device)
     if on_device(idx_mapping):
         from .kernels.token_counts import count_on_device
 

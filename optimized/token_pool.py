@@ -17,6 +17,7 @@ __all__ = [
 
 _checked = checks.follow(globals())
 _INT64 = torch.int64
+_CONTIGUOUS, _DATA_PTR = torch.Tensor.contiguous, torch.Tensor.data_ptr
 
 
 def get_last_loc(
@@ -56,15 +57,14 @@ def write_req_to_token_pool(
     """Write the slots of each request's prefix, then of its new tokens, to its row of the pool.
 
     Result and errors as in `reference`. On a device: one asynchronous copy of the prefixes'
-    addresses, one kernel, no sync. SPEC.md section 15.
+    addresses, one kernel, no sync; a prefix with gaps is copied first. SPEC.md section 15.
     """
     if _checked:
         check_call("write_req_to_token_pool", **locals())
     rows, device = len(prefix_tensors), req_to_token.device
-    prefixes = staging(2 * rows, _INT64, device)
-    places = prefixes.numpy()
-    places[:rows] = [tensor.data_ptr() for tensor in prefix_tensors]
-    places[rows:] = [tensor.stride(0) for tensor in prefix_tensors]
+    dense = list(map(_CONTIGUOUS, prefix_tensors))
+    prefixes = staging(rows, _INT64, device)
+    prefixes.numpy()[:] = list(map(_DATA_PTR, dense))
     if on_device(req_to_token):
         from .kernels.token_pool import write_token_rows
 

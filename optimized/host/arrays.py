@@ -6,7 +6,7 @@ becomes a flat array with strides: mixed dtypes and strided inputs need no furth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ def array(tensor: torch.Tensor, dtype: torch.dtype) -> Array:
     return view
 
 
-def pieces(tensor: torch.Tensor, sizes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+def pieces(tensor: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, ...]:
     """Return consecutive views of the tensor, which are cheaper than separate tensors."""
     # A quarter faster than the safe variant, and unsafe only for autograd.
     return torch.unsafe_split_with_sizes(tensor, sizes)

@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 import torch
 
+from .cache_rows import start_of
+
 _INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _WIDER: Final = (torch.int64, torch.int32, torch.int16)
 
@@ -31,7 +33,7 @@ def block_runs(source: torch.Tensor, target: torch.Tensor) -> BlockRuns:
         source.stride(),
         target.stride(),
         source.element_size(),
-        (*_place(source), *_place(target)),
+        start_of((source, target)),
     )
     written = _words(target, plan, plan.target_strides)
     if source is target:
@@ -51,11 +53,6 @@ class _Plan(NamedTuple):
     """Integer dtype of a word, at least as wide as an element."""
 
 
-def _place(cache: torch.Tensor) -> tuple[int, int]:
-    """Return the address and the storage offset in bytes, modulo the widest word."""
-    return cache.data_ptr() % 8, int(cache.storage_offset()) * cache.element_size() % 8
-
-
 def _words(cache: torch.Tensor, plan: _Plan, strides: tuple[int, ...]) -> torch.Tensor:
     view = cache.view(plan.integers).as_strided((*cache.shape[:2], *plan.sizes), strides)
     return view if plan.words is plan.integers else view.view(plan.words)
@@ -67,7 +64,7 @@ def _plan(
     source_strides: tuple[int, ...],
     target_strides: tuple[int, ...],
     itemsize: int,
-    places: tuple[int, ...],
+    start: int,
 ) -> _Plan:
     sizes, source_inner, target_inner = _merged(shape, source_strides[2:], target_strides[2:])
     reads = (*source_strides[:2], *source_inner)
@@ -75,7 +72,7 @@ def _plan(
     words = _INTEGERS[itemsize]
     if source_inner[-1] == target_inner[-1] == 1:
         in_elements = (sizes[-1], *reads[:-1], *writes[:-1])
-        lengths = [*places, *(length * itemsize for length in in_elements)]
+        lengths = [start, *(length * itemsize for length in in_elements)]
         fitting = (w for w in _WIDER if all(length % w.itemsize == 0 for length in lengths))
         words = max(words, next(fitting, words), key=lambda word: word.itemsize)
     return _Plan(tuple(sizes), reads, writes, _INTEGERS[itemsize], words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -55,9 +56,12 @@ def cache_rows(
     tensors = (key, value, key_cache, value_cache)
     plan = _plan(
         key_cache.shape,
-        *(tensor.stride() for tensor in tensors),
+        key.stride(),
+        value.stride(),
+        key_cache.stride(),
+        value_cache.stride(),
         key.element_size() if same else 0,
-        tuple(_place(tensor) for tensor in tensors),
+        start_of(tensors),
     )
     if flat or not plan.viewed:
         key, value, key_cache, value_cache = map(_flat, tensors)
@@ -83,10 +87,13 @@ def cache_rows(
     )
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the address and the storage offset in bytes, modulo the widest word."""
-    offset = int(tensor.storage_offset()) * tensor.element_size()
-    return tensor.data_ptr() % 8, offset % 8
+def start_of(tensors: Iterable[torch.Tensor]) -> int:
+    """Return a number modulo 8 that a word divides if it divides all addresses and offsets."""
+    start = 0
+    for tensor in tensors:
+        # PyTorch views memory as words only if they divide the storage offset too.
+        start |= tensor.data_ptr() | int(tensor.storage_offset()) * tensor.element_size()
+    return start % 8
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -121,7 +128,7 @@ def _plan(
     key_cache: tuple[int, ...],
     value_cache: tuple[int, ...],
     itemsize: int,
-    places: tuple[tuple[int, int], ...],
+    start: int,
 ) -> _Plan:
     num_blocks, block_size, *row = shape
     outer = [key[:1], value[:1], key_cache[:2], value_cache[:2]]
@@ -133,7 +140,7 @@ def _plan(
     else:
         slots_a_block = block_size
     strides = [(*major, *near) for major, near in zip(outer, inner, strict=True)]
-    word = itemsize and _widest(sizes[1], strides, itemsize, places)
+    word = itemsize and _widest(sizes[1], strides, itemsize, start)
     viewed = True
     if word > itemsize:
         ratio = word // itemsize
@@ -160,11 +167,14 @@ def _widest(
     run: int,
     strides: list[tuple[int, ...]],
     itemsize: int,
-    places: tuple[tuple[int, int], ...],
+    start: int,
 ) -> int:
     """Return the widest word, in bytes, that divides every run, stride and start."""
     if any(near != 1 for *_, near in strides):
         return itemsize
-    lengths = [itemsize * run, *(itemsize * stride for *major, _ in strides for stride in major)]
-    lengths += [offset for place in places for offset in place]
+    lengths = [
+        start,
+        itemsize * run,
+        *(itemsize * stride for *major, _ in strides for stride in major),
+    ]
     return next((word for word in _WIDER if not any(n % word for n in lengths)), itemsize)

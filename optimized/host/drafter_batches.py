@@ -99,11 +99,11 @@ def count_rejected(
 
 
 @entry
-def longest_query(rows: int, offsets: int, wide: bool, stride: int) -> int:
-    """Return the longest of the queries, 0 without rows."""
+def query_bounds(rows: int, offsets: int, wide: bool, stride: int) -> tuple[int, int]:
+    """Return the number of tokens and the longest of the queries, 0 without rows."""
     longest, first = 0, 0
     for r in range(rows):
         end = element(offsets, (r + 1) * stride, wide)
         longest = max(longest, end - first)
         first = end
-    return longest
+    return first, longest

@@ -10,19 +10,17 @@ from .compiled import entry
 
 
 @entry
-def count_pages(
-    rows: int, lengths: int, stride: int, wide: bool, page_size: int, indptr: int, last: int
-) -> int:
-    """Write offsets (rows + 1) and lengths of the last pages (rows), int32; return the pages."""
-    offsets, last_lengths = int32_at(indptr, rows + 1), int32_at(last, rows)
+def count_pages(rows: int, lengths: int, stride: int, wide: bool, page_size: int, out: int) -> int:
+    """Write offsets (rows + 1), then lengths of the last pages (rows), int32; return the pages."""
+    written = int32_at(out, 2 * rows + 1)
     pages = 0
-    offsets[0] = 0
+    written[0] = 0
     for r in range(rows):
         length = element(lengths, r * stride, wide)
         count = (length + page_size - 1) // page_size
         pages += count
-        offsets[r + 1] = pages
-        last_lengths[r] = length - (count - 1) * page_size if count else 0
+        written[r + 1] = pages
+        written[rows + 1 + r] = length - (count - 1) * page_size if count else 0
     return pages
 
 

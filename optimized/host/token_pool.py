@@ -58,16 +58,16 @@ def write_rows(
 ) -> None:
     """Write the slots of each request's prefix and new tokens to its row of the table.
 
-    `prefixes` (2, rows) int64 holds address and stride of each prefix's slots.
+    `prefixes` (rows,) int64 holds the address of each prefix's slots.
     """
-    layouts = int64_at(prefixes, 2 * rows)
+    addresses = int64_at(prefixes, rows)
     i = 0
     for r in range(rows):
         row = element(pool, r * pool_stride, wide_pool) * row_stride
         prefix = element(prefix_lens, r * prefix_lens_stride, wide_prefix_lens)
         end = element(seq_lens, r * seq_lens_stride, wide_seq_lens)
         for t in range(prefix):
-            slot = element(int(layouts[r]), t * int(layouts[rows + r]), True)
+            slot = element(int(addresses[r]), t, True)
             set_element(table, row + t * column_stride, wide_table, slot)
         for t in range(prefix, end):
             slot = element(new, i * new_stride, True)

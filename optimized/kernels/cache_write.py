@@ -10,7 +10,7 @@ import triton.language as tl
 from ..host.cache_rows import CacheRows
 from .fp8 import to_fp8
 from .launcher import cdiv, launch
-from .versions import alignment_of, data_kernel, form_for, power_of_two
+from .versions import alignment_of, data_kernel, form_for, power_of_two, word_layout
 
 _TILE = 1024
 """Words of keys, and of values, per program; twice as many elements if they become fp8."""
@@ -127,19 +127,15 @@ def write_rows_on_device(
     tile = 2 * _TILE if scales else _TILE
     piece = max(_SHORTEST, min(_TILE, power_of_two(n0)))
     tokens, pieces = tile // piece, cdiv(n0, piece)
-    data, strides = rows[:4], rows[4:8]
-    outer = [stride for each in strides for stride in each[:-1]]
-    inner = [each[-1] for each in strides]
-    dense = inner == [1, 1, 1, 1]
-    aligned = alignment_of(data, (n0, *outer)) if dense else 1
+    aligned, outer, inner = word_layout(alignment_of(rows[:4]), n0, *rows[4:8])
     launch(
         form_for(_cache_write_kernel, aligned),
         slot_mapping.device,
         (cdiv(num_tokens, tokens), n1, pieces),
-        *data,
+        *rows[:4],
         slot_mapping,
         *(scales or (slot_mapping, slot_mapping)),
-        *(stride // aligned for stride in outer),
+        *outer,
         *inner,
         slot_mapping.stride(0),
         num_tokens,
@@ -148,7 +144,7 @@ def write_rows_on_device(
         n0 // aligned,
         FP8=scales is not None,
         PAGED=rows.block_size != 1,
-        DENSE=dense,
+        DENSE=inner == (1, 1, 1, 1),
         ALIGNED=aligned,
         TOKENS=tokens,
         PIECE=piece,

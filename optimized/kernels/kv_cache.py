@@ -8,7 +8,7 @@ import triton.language as tl
 
 from ..host.block_runs import BlockRuns
 from .launcher import cdiv, launch
-from .versions import alignment_of, data_kernel, form_for
+from .versions import alignment_of, data_kernel, form_for, word_layout
 
 _BLOCK = 1024
 """Words per program."""
@@ -83,10 +83,8 @@ def copy_runs_on_device(runs: BlockRuns, pairs: torch.Tensor) -> None:
     words = n2 * n1 * n0
     if not blocks or not words:
         return
-    *source_strides, source0 = source.stride()
-    *target_strides, target0 = target.stride()
-    dense = source0 == target0 == 1
-    aligned = alignment_of(runs, (n0, *source_strides, *target_strides)) if dense else 1
+    strides = source.stride(), target.stride()
+    aligned, outer, inner = word_layout(alignment_of(runs), n0, *strides)
     launch(
         form_for(_copy_blocks_kernel, aligned),
         target.device,
@@ -97,15 +95,15 @@ def copy_runs_on_device(runs: BlockRuns, pairs: torch.Tensor) -> None:
         *pairs.stride(),
         source.shape[1],
         target.shape[1],
-        *(stride // aligned for stride in source_strides),
-        source0,
-        *(stride // aligned for stride in target_strides),
-        target0,
+        *outer[:4],
+        inner[0],
+        *outer[4:],
+        inner[1],
         n2,
         n1,
         n0 // aligned,
         ONE_RUN=n2 == n1 == 1,
-        DENSE=dense,
+        DENSE=inner == (1, 1),
         ALIGNED=aligned,
         BLOCK=_BLOCK,
     )

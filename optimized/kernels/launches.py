@@ -178,17 +178,16 @@ def _ubatch() -> dict[str, Launch]:
     def launch(slices: int, dtype: torch.dtype = _I32, *, strided: bool = False) -> Launch:
         starts = _meta(_REQUESTS + 1, dtype=dtype, strided=strided)
         lengths = _meta(_REQUESTS, dtype=dtype, strided=strided)
-        row, token = _REQUESTS // 2, _TOKENS // 2
-        bounds = [(0, row, 0, token), (row, _REQUESTS, token, _TOKENS)][:slices]
+        bounds = [(0, _REQUESTS // slices, 0, _TOKENS // slices)] * slices
         return lambda: slice_rows_on_device(starts, lengths, bounds)
 
     return {
-        "one ubatch, int32": launch(1),
-        "one ubatch, int64": launch(1, _I64),
-        "one ubatch, strided": launch(1, strided=True),
-        "ubatches, int32": launch(2),
-        "ubatches, int64": launch(2, _I64),
-        "ubatches, strided": launch(2, strided=True),
+        "two ubatches, int32": launch(2),
+        "two ubatches, int64": launch(2, _I64),
+        "two ubatches, strided": launch(2, strided=True),
+        "three ubatches, int32": launch(3),
+        "three ubatches, int64": launch(3, _I64),
+        "three ubatches, strided": launch(3, strided=True),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -19,7 +19,7 @@ from .paged_attention_tiles import (
     target_of,
     tiles_for,
 )
-from .versions import alignment_of, form_for
+from .versions import alignment_of, form_for, word_layout
 
 _LOG2_E: Final = math.log2(math.e)
 _NO_WINDOW: Final = 2**31 - 1
@@ -34,10 +34,11 @@ def attend_on_device(a: Attention) -> None:
         return
     group = a.query.shape[1] // kv_heads
     most_rows = group * a.max_query_len
-    strides = _strides(a)
-    aligned = _alignment(a, strides)
+    data = query, key_cache, value_cache, out = a.query, a.key_cache, a.value_cache, a.out
+    strides = query.stride(), key_cache.stride(), value_cache.stride(), out.stride()
+    layout = word_layout(alignment_of(data), 0, *strides, least=_LEAST_ALIGNMENT)
     target = target_of(a.query.device)
-    tiles = tiles_for(a.query.shape[2], most_rows, target, aligned=aligned > 1)
+    tiles = tiles_for(a.query.shape[2], most_rows, target, aligned=layout[0] > 1)
     tiles_each = cdiv(most_rows, tiles.rows)
     if a.query_start_loc is None or tiles_each == 1:
         programs, first_step = num_reqs * tiles_each, 0
@@ -45,8 +46,7 @@ def attend_on_device(a: Attention) -> None:
         programs = a.query.shape[0] * group // tiles.rows + num_reqs
         first_step = 1 << num_reqs.bit_length() >> 1
     splits = splits_for(programs * kv_heads, _most_keys(a), tiles.keys, a.query.device)
-    strides = [stride // aligned for stride in strides]
-    _attend(a, tiles, aligned, strides, (programs, kv_heads, splits), first_step, tiles_each)
+    _attend(a, tiles, layout, (programs, kv_heads, splits), first_step, tiles_each)
 
 
 def _most_keys(a: Attention) -> int:
@@ -59,12 +59,12 @@ def _most_keys(a: Attention) -> int:
 def _attend(
     a: Attention,
     tiles: Tiles,
-    aligned: int,
-    strides: list[int],
+    layout: tuple[int, tuple[int, ...], tuple[int, ...]],
     grid: tuple[int, int, int],
     first_step: int,
     tiles_each: int,
 ) -> None:
+    aligned, outer, inner = layout
     tokens, heads, head_size = a.query.shape
     num_reqs, splits = a.seq_lens.shape[0], grid[2]
     block_size, kv_heads = a.key_cache.shape[1:3]
@@ -72,9 +72,9 @@ def _attend(
     starts = a.seq_lens if a.query_start_loc is None else a.query_start_loc
     partial = partial_sums = a.out
     if splits > 1:
-        kwargs: dict[str, Any] = {"dtype": torch.float32, "device": a.query.device}
-        partial = torch.empty(tokens, heads, splits, head_size, **kwargs)
-        partial_sums = torch.empty(tokens, heads, splits, **kwargs)
+        parts = tokens * heads * splits
+        partial = torch.empty(parts * (head_size + 1), dtype=torch.float32, device=a.query.device)
+        partial_sums = partial[parts * head_size :]
     score_scale, soft_cap = _scales(a)
     page_bits = block_size & (block_size - 1) == 0
     launch(
@@ -82,12 +82,12 @@ def _attend(
         a.query.device,
         grid,
         a.query,
-        *strides[:2],
-        a.query.stride(2),
+        *outer[:2],
+        inner[0],
         key_cache,
-        *strides[2:5],
+        *outer[2:5],
         value_cache,
-        *strides[5:8],
+        *outer[5:8],
         starts,
         starts.stride(0),
         a.seq_lens,
@@ -96,8 +96,8 @@ def _attend(
         *a.block_table.stride(),
         *((a.k_scale, a.v_scale) if key_cache.dtype == torch.uint8 else (None, None)),
         a.out,
-        *strides[8:],
-        a.out.stride(2),
+        *outer[8:],
+        inner[3],
         partial,
         partial_sums,
         num_reqs,
@@ -112,10 +112,8 @@ def _attend(
         PAGE_BITS=page_bits,
         SOFT_CAP=bool(a.logits_soft_cap),
         SPLIT=splits > 1,
-        DENSE=a.query.stride(2) == a.out.stride(2) == 1,
+        DENSE=inner[0] == inner[3] == 1,
         **constants_of(head_size, tiles, aligned),
-        num_warps=tiles.num_warps,
-        num_stages=tiles.num_stages,
     )
     if splits > 1:
         launch(
@@ -151,15 +149,3 @@ def _scales(a: Attention) -> tuple[float, float]:
     if not a.logits_soft_cap:
         return a.scale * _LOG2_E, 0.0
     return a.scale / a.logits_soft_cap, a.logits_soft_cap * _LOG2_E
-
-
-def _alignment(a: Attention, strides: list[int]) -> int:
-    """Return a common divisor of the strides of a head and its elements, 1 without wide loads."""
-    alignment = alignment_of((a.query, a.key_cache, a.value_cache, a.out), strides)
-    return alignment if alignment >= _LEAST_ALIGNMENT else 1
-
-
-def _strides(a: Attention) -> list[int]:
-    """Return all strides of query, caches and result but those of the elements of a head."""
-    caches = (*a.key_cache.stride()[:-1], *a.value_cache.stride()[:-1])
-    return [*a.query.stride()[:-1], *caches, *a.out.stride()[:-1]]

@@ -72,8 +72,8 @@ def tiles_for(head_size: int, most_rows: int, target: Target, *, aligned: bool) 
 
 def splits_for(programs: int, most_keys: int, keys: int, device: torch.device) -> int:
     """Return the number of key parts with which `programs` of `most_keys` keys fill the device."""
-    wanted = _PROGRAMS_PER_PROCESSOR * _processors(device) // max(1, programs)
-    return max(1, min(wanted, most_keys // (_LEAST_TILES * keys), MAX_SPLITS))
+    wanted = _PROGRAMS_PER_PROCESSOR * _processors(device) // (programs or 1)
+    return min(wanted, most_keys // (_LEAST_TILES * keys), MAX_SPLITS) or 1
 
 
 @lru_cache(maxsize=16)
@@ -93,8 +93,9 @@ def _processors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+@lru_cache(maxsize=256)
 def constants_of(head_size: int, tiles: Tiles, aligned: int) -> dict[str, Any]:
-    """Return the compile-time constants of `attend_kernel`."""
+    """Return the compile-time constants and options of `attend_kernel`."""
     return {
         "HEAD": head_size,
         "HEAD_TILE": tiles.head,
@@ -102,4 +103,6 @@ def constants_of(head_size: int, tiles: Tiles, aligned: int) -> dict[str, Any]:
         "KEYS": tiles.keys,
         "ALIGNED": aligned,
         "WIDE": INTERPRETED,
+        "num_warps": tiles.num_warps,
+        "num_stages": tiles.num_stages,
     }

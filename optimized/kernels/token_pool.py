@@ -37,7 +37,7 @@ def _write_rows_kernel(
 ):
     """Program (r, b): tiles b, b + B, b + 2B, … of request r's row, B programs a request.
 
-    `prefixes` (2, R) int64 holds address and stride of each prefix's slots. Bound by the
+    `prefixes` (R,) int64 holds the address of each prefix's slots. Bound by the
     latency of the R / ROWS tiles of lengths that each program sums up, then by memory: each
     slot is read and written once, adjacent ones by adjacent threads.
     """
@@ -47,10 +47,9 @@ def _write_rows_kernel(
     prefix = tl.load(prefix_lens + r * prefix_lens_stride).to(tl.int64)
     end = tl.load(seq_lens + r * seq_lens_stride).to(tl.int64)
     cached = tl.load(prefixes + r).to(tl.pointer_type(tl.int64))
-    stride = tl.load(prefixes + tl.num_programs(0) + r)
     for tile in range(tl.program_id(1), tl.cdiv(end, BLOCK), tl.num_programs(1)):
         i = tile * BLOCK + tl.arange(0, BLOCK)
-        old = tl.load(cached + i * stride, mask=i < prefix, other=0)
+        old = tl.load(cached + i, mask=i < prefix, other=0)
         is_new = (i >= prefix) & (i < end)
         slot = tl.load(new + (begin + i - prefix) * new_stride, mask=is_new, other=0)
         place = table + row * table_row_stride + i * table_column_stride

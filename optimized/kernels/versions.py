@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -58,18 +59,36 @@ def form_for(kernel: Any, alignment: int) -> Any:
     return kernel if alignment > 1 else kernel.unaligned
 
 
-def alignment_of(data: Sequence[torch.Tensor], strides: Iterable[int]) -> int:
-    """Return a power of two that divides all strides, 1 if a pointer isn't aligned.
+def alignment_of(data: Iterable[torch.Tensor]) -> int:
+    """Return the narrowest elements of the widest load, 1 if a pointer isn't aligned.
 
-    It is no larger than the widest load of the narrowest elements: a larger one would be a
-    version of its own, and no faster.
+    More of them together would be a version of its own, and no faster.
     """
-    narrowest = _ALIGNMENT
+    pointers, narrowest = 0, _ALIGNMENT
     for tensor in data:
-        if tensor.data_ptr() % _ALIGNMENT:
-            return 1
-        narrowest = min(narrowest, tensor.element_size())
-    return math.gcd(_ALIGNMENT // narrowest, *strides)
+        pointers |= tensor.data_ptr()
+        size = tensor.element_size()
+        if size < narrowest:  # a third of the time of `min`
+            narrowest = size
+    if pointers % _ALIGNMENT:
+        return 1
+    return _ALIGNMENT // narrowest
+
+
+@lru_cache(maxsize=256)  # the layers of a model have few layouts
+def word_layout(
+    pointers: int, run: int, *strides: tuple[int, ...], least: int = 1
+) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Return the words that are aligned together, outer strides in units of them, inner strides.
+
+    `pointers` is the `alignment_of` the data, `run` the words of a run. Words are single where an
+    inner stride is not 1, or less than `least` of them are aligned.
+    """
+    outer = [stride for each in strides for stride in each[:-1]]
+    inner = tuple([each[-1] for each in strides])
+    aligned = math.gcd(pointers, run, *outer) if set(inner) == {1} else 1
+    aligned = aligned if aligned >= least else 1
+    return aligned, tuple([stride // aligned for stride in outer]), inner
 
 
 def lanes_for(most: int) -> int:
