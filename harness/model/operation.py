@@ -107,6 +107,9 @@ class Bench:
     """Cases of a batch with the arguments that engines use; `from_batch` by default."""
     models: Callable[[], Iterable[tuple[str, Case]]] = tuple
     """Named cases with the heads of published models, small enough for a CPU."""
+    served: Callable[[], Iterable[tuple[str, Case]]] = tuple
+    """Named cases of the size that one GPU serves. The process that times them computes the
+    reference on the device: on the host it would take minutes."""
     work: Callable[[Call, Any], Work] | None = None
     """Function from a call and its result to the bytes and floating-point operations that it
     needs; None if its time is not that of memory or arithmetic."""

@@ -62,12 +62,15 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """None if no floating-point operations are counted."""
 
 
+WorkloadKind = Literal["decode", "mixed", "prefill", "trace", "recorded", "model", "served"]
+
+
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """One input to time, the same for all candidates."""
 
     name: str
     """Such as "mixed, 64 requests" or "azure2023/AzureLLMInferenceTrace_code.csv step 1417"."""
-    kind: Literal["decode", "mixed", "prefill", "trace", "recorded", "model"]
+    kind: WorkloadKind
     requests: int
     tokens: int
 

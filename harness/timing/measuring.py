@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.candidate import REFERENCE, Candidate
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.timing import Bench, Comparison, Noise, Step, Steps, Timing, Untimed
 from attnproof.harness.timing import steps as step_benchmark
@@ -26,7 +26,7 @@ from attnproof.harness.timing.plan.entries import (
     StepEntry,
     TimingFailure,
 )
-from attnproof.harness.timing.plan.timetable import STEP, TimedCase, TimedStep, why_never
+from attnproof.harness.timing.plan.timetable import SERVED, STEP, TimedCase, TimedStep, why_never
 from attnproof.harness.timing.plan.verdicts import CandidateVerdicts
 from attnproof.harness.timing.process.clocks import host_clock
 from attnproof.harness.timing.process.paired import Budget
@@ -216,8 +216,8 @@ def _entries(
             untimed += [_untimed(operation, name, never) for name in names]
             continue
         reasons = {
-            name: [verdicts[name].why_untimed(operation.name, timed.case) for timed in cases]
-            for name in names
+            candidate.name: [_why_untimed(verdicts[candidate.name], candidate, c) for c in cases]
+            for candidate in plan.candidates
         }
         for name, per_case in reasons.items():
             if per_case[0] and len(set(per_case)) == 1:
@@ -236,6 +236,14 @@ def _entries(
                 )
                 entries.append(Entry(operation, timed.workload, timed.case, free, deviating))
     return untimed, entries
+
+
+def _why_untimed(verdicts: CandidateVerdicts, candidate: Candidate, timed: TimedCase) -> str:
+    """Return why the candidate is not timed on the case, "" if it is."""
+    served = timed.workload.kind == SERVED
+    if served and candidate.target == REFERENCE:
+        return "a batch that a GPU serves takes its loops seconds a call"
+    return verdicts.why_untimed(timed.operation.name, timed.case, verified=not served)
 
 
 def _untimed(operation: Operation, candidate: str, reason: str, workload: str = "") -> Untimed:

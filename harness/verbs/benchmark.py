@@ -38,7 +38,13 @@ from attnproof.harness.timing.analysis.history import read as read_history
 from attnproof.harness.timing.analysis.regressions import against, confirm, slower
 from attnproof.harness.timing.analysis.wrong_results import without_times
 from attnproof.harness.timing.measuring import Outcome, TimingPlan, time_all
-from attnproof.harness.timing.plan.timetable import TimedCase, TimedStep, timed_cases, timed_steps
+from attnproof.harness.timing.plan.timetable import (
+    SERVED,
+    TimedCase,
+    TimedStep,
+    timed_cases,
+    timed_steps,
+)
 from attnproof.harness.timing.plan.verdicts import CandidateVerdicts, read_ledgers
 from attnproof.harness.timing.process.clocks import host_clock
 from attnproof.harness.verbs.messages import say
@@ -66,8 +72,9 @@ class Benchmark:
 
     @property
     def cases(self) -> list[Sourced]:
-        """Every case that will be timed, once."""
-        timed = [*self.timed, *(case for step in self.steps for case in step.cases)]
+        """Every case that will be timed and that the run verifies, once."""
+        verified = [case for case in self.timed if case.workload.kind != SERVED]
+        timed = [*verified, *(case for step in self.steps for case in step.cases)]
         return list({entry.case.id: entry.sourced for entry in timed}.values())
 
     def time(self, run: RunBuilder, plan: Plan, ledgers: Path) -> None:

@@ -136,7 +136,12 @@ reshape_and_cache_flash = Operation(
         diagnose=diagnose_cache_write,
         may_alias=frozenset(HALVES),
     ),
-    bench=Bench(cases=cache_write_cases.timed, models=cache_write_cases.timed_models, work=_work),
+    bench=Bench(
+        cases=cache_write_cases.timed,
+        models=cache_write_cases.timed_models,
+        served=cache_write_cases.served_cases,
+        work=_work,
+    ),
     built_in=BuiltIn(kernels=True),
 )
 

@@ -14,6 +14,7 @@ from attnproof.harness.cases.layers.cache_write import CACHES, CONTENTS, ROWS, o
 from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS
 from attnproof.harness.model.case import Batch, Case, Count
+from attnproof.harness.operations.attention import served
 from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.harness.operations.shared.params import (
     Counts,
@@ -265,3 +266,10 @@ def timed_models() -> Iterator[tuple[str, Case]]:
     batch = make_batch([1] * 32, [500 + 37 * row for row in range(32)], 16, order="shuffled")
     for model in MODELS:
         yield model.name, case_of(batch, **model.cache, rows=1)
+
+
+def served_cases() -> Iterator[tuple[str, Case]]:
+    """Yield the writes of steps that one GPU serves."""
+    layer = {"num_kv_heads": 8, "head_size": 128, "rows": 1}
+    for name, batch in served.writes():
+        yield name, case_of(batch, **layer, dtype="bfloat16")

@@ -24,6 +24,7 @@ from attnproof.harness.model.call import Call
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.operations.attention import served
 from attnproof.harness.operations.attention.contract import (
     consumed,
     for_reference,
@@ -171,6 +172,11 @@ def _timed_models() -> Iterator[tuple[str, Case]]:
         )
 
 
+def _served() -> Iterator[tuple[str, Case]]:
+    for name, batch in served.decodes():
+        yield name, _case(batch, **served.LAYER, mask=False)
+
+
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     prepared = PreparedAttention(case, pattern, device, one_each=True)
     mask = _mask(prepared) if case.params["mask"] else None
@@ -227,7 +233,7 @@ decode_attention = Operation(
         diagnose=diagnose,
         may_alias=frozenset({OUT}),
     ),
-    bench=Bench(cases=lambda _batch: (), models=_timed_models, work=work),
+    bench=Bench(cases=lambda _batch: (), models=_timed_models, served=_served, work=work),
     built_in=BuiltIn(kernels=True, package="xformers", load=import_xformers),
 )
 

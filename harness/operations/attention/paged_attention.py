@@ -21,6 +21,7 @@ from attnproof.harness.model.call import Call
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.operations.attention import served
 from attnproof.harness.operations.attention.contract import (
     consumed,
     for_reference,
@@ -191,6 +192,11 @@ def _timed_models() -> Iterator[tuple[str, Case]]:
         yield model.name, _case(batch, **model.layer, window=model.window, soft_cap=model.soft_cap)
 
 
+def _served() -> Iterator[tuple[str, Case]]:
+    for name, batch in served.mixed():
+        yield name, _case(batch, **served.LAYER)
+
+
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     prepared = PreparedAttention(case, pattern, device, one_each=False)
     return prepared.call(
@@ -221,7 +227,7 @@ paged_attention = Operation(
         diagnose=diagnose,
         may_alias=frozenset({OUT}),
     ),
-    bench=Bench(cases=lambda _batch: (), models=_timed_models, work=work),
+    bench=Bench(cases=lambda _batch: (), models=_timed_models, served=_served, work=work),
     built_in=BuiltIn(kernels=True),
 )
 

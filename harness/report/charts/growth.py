@@ -33,7 +33,7 @@ _PANELS = (
     ("decode", ("decode",)),
     ("mixed", ("mixed",)),
     ("prefill", ("prefill",)),
-    ("traces, models", ("trace", "recorded", "model")),
+    ("traces, models", ("trace", "recorded", "model", "served")),
 )
 _JOINED = ("decode", "mixed", "prefill")
 """Panels whose marks are joined by a line."""

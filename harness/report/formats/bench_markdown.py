@@ -21,6 +21,7 @@ _OTHERS: Final = {
     "trace": "steps of traces",
     "recorded": "recorded batches",
     "model": "layers of models",
+    "served": "batches that a GPU serves",
 }
 
 

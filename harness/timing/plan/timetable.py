@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from attnproof.harness.cases.steps.workloads import TimedBatch, TraceSteps
 from attnproof.harness.model.case import Batch, Case, Origin, Sourced
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.timing import Workload
+from attnproof.harness.model.timing import Workload, WorkloadKind
 
 REORDER = "reorder_batch_to_split_decodes_and_prefills"
 STEP_OPERATIONS = (
@@ -23,6 +23,8 @@ STEP_OPERATIONS = (
     "XFormersAttentionMetadataBuilder",
 )
 """Operations of an engine step, in order."""
+SERVED: Final = "served"
+"""Kind of the workloads that only the timing process compares with the reference."""
 STEP = "whole step"
 """Name used in place of an operation for whole engine steps."""
 
@@ -74,14 +76,16 @@ def _cases_of(
     for workload, batch in batches:
         for case in choose(batch):
             yield TimedCase(operation, workload, case)
-    large = (
-        [(f"{name}, real size", case) for name, case in operation.inputs.large()]
-        if real_sizes
-        else []
-    )
-    for name, case in (*operation.bench.models(), *large):
+    named: list[tuple[str, WorkloadKind, Case]] = [
+        (name, "model", case) for name, case in operation.bench.models()
+    ]
+    if real_sizes:
+        large, served = operation.inputs.large(), operation.bench.served()
+        named += [(f"{name}, real size", "model", case) for name, case in large]
+        named += [(name, SERVED, case) for name, case in served]
+    for name, kind, case in named:
         sizes = {"requests": case.num_requests, "tokens": case.num_tokens}
-        yield TimedCase(operation, Workload(name=name, kind="model", **sizes), case)
+        yield TimedCase(operation, Workload(name=name, kind=kind, **sizes), case)
 
 
 def timed_steps(operations: Sequence[Operation], trace: TraceSteps) -> Iterator[TimedStep]:

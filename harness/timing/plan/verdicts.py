@@ -36,8 +36,11 @@ class CandidateVerdicts:
     cases: dict[str, CaseVerdict] = field(default_factory=dict)
     """Verdicts by id of the case."""
 
-    def why_untimed(self, operation: str, case: Case) -> str:
-        """Return why the case of the operation may not be timed, "" if it may."""
+    def why_untimed(self, operation: str, case: Case, *, verified: bool = True) -> str:
+        """Return why the case of the operation may not be timed, "" if it may.
+
+        Without `verified` the run has not judged the case, only others of the operation.
+        """
         result = self.results.get(operation)
         if result is None:
             return "not verified"
@@ -49,6 +52,8 @@ class CandidateVerdicts:
             return "launches Triton: judged in the interpreter, which has no speed"
         if result.verdict not in _VERIFIED:
             return f"failed verification: {result.reason or f'{result.failed} cases are wrong'}"
+        if not verified:
+            return ""
         if case.id not in self.cases:
             return "not verified on this workload"
         failures = self.cases[case.id].failures

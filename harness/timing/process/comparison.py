@@ -7,6 +7,7 @@ called often. A time is therefore worth what the result of the timed call itself
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -68,9 +69,17 @@ class TimedCall(NamedTuple):
     """Memory of the inputs in bytes, approximately."""
 
 
-def expected_outputs(operation: Operation, case: Case, device: str) -> dict[Place, Any]:
+def laid_out(operation: Operation, case: Case, device: str, template: Call | None) -> Call:
+    """Return a call on memory of its own, a copy of the template if there is one."""
+    # Gigabytes of a cache take seconds to draw on the host, and a millisecond to copy on a GPU.
+    return deepcopy(template) if template else operation.call.prepare(case, 0, device)
+
+
+def expected_outputs(
+    operation: Operation, case: Case, device: str, template: Call | None = None
+) -> dict[Place, Any]:
     """Return the outputs of the reference for the call that is timed."""
-    call = operation.call.prepare(case, 0, device)
+    call = laid_out(operation, case, device, template)
     if operation.contract.for_reference is not None:
         operation.contract.for_reference(call)
     offered = offered_by(reference, operation)
@@ -96,6 +105,8 @@ class CandidateCalls:
     device: str
     expected: Mapping[Place, Any]
     """The reference's outputs."""
+    template: Call | None = None
+    """Call that is copied on its device for each new one; None to lay each out from the case."""
     deviates: bool = False
     """True if a known deviation shows on the case.
 
@@ -131,11 +142,11 @@ class CandidateCalls:
 
     def is_single_use(self) -> bool:
         """True if each call can run only once."""
-        call = self.operation.call.prepare(self.case, 0, self.device)
+        call = laid_out(self.operation, self.case, self.device, self.template)
         return is_single_use(self.operation, self.offered, call)
 
     def _bound(self) -> tuple[Call, Thunk]:
-        call = self.operation.call.prepare(self.case, 0, self.device)
+        call = laid_out(self.operation, self.case, self.device, self.template)
         return call, self.operation.call.bind(self.offered, call)
 
     def _outputs(self, call: Call, result: Any) -> dict[Place, Any]:

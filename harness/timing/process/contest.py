@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from attnproof.harness.cases.variation.unseen import unseen
+from attnproof.harness.model.call import Call
 from attnproof.harness.model.candidate import REFERENCE, Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
@@ -26,6 +27,7 @@ from attnproof.harness.timing.plan.entries import (
     StepEntry,
     TimingFailure,
 )
+from attnproof.harness.timing.plan.timetable import SERVED
 from attnproof.harness.timing.process import control
 from attnproof.harness.timing.process.comparison import (
     CandidateCalls,
@@ -54,6 +56,8 @@ class Contest:
         self._interfaces = {c.name: interface_to_adapt(c) for c in candidates}
         self._expected: dict[str, dict[Place, Any]] = {}
         """The reference's outputs by case, of the latest entry."""
+        self._template: tuple[str, Call] | None = None
+        """Id of the served case that was laid out last, and its call."""
         self._tried = _largest_affordable(entries)
 
     def answer(self, request: Request) -> Measured:
@@ -105,7 +109,8 @@ class Contest:
         """Return what a call of the entry has to move and to compute, None for a step."""
         if not isinstance(entry, Entry):
             return None
-        calls = self._calls(entry.operation, entry.case, name, self._expected[entry.case.id])
+        expected, template = self._expected[entry.case.id], self._template_of(entry)
+        calls = self._calls(entry.operation, entry.case, name, expected, template=template)
         return work_of(calls, self._candidates[0].lane)
 
     def _timed(self, ready: list[Contestant], request: Request, *, counted: bool) -> list[Sample]:
@@ -165,13 +170,15 @@ class Contest:
 
     def _contestant(self, entry: Entry | StepEntry, name: str) -> Contestant:
         cases = [(entry.operation, entry.case)] if isinstance(entry, Entry) else entry.cases
-        self._expect(cases)
+        template = self._template_of(entry)
+        self._expect(cases, template)
         calls = [
             self._calls(
                 operation,
                 case,
                 name,
                 self._expected[case.id],
+                template=template,
                 deviates=(name, case.id) in entry.deviating,
             )
             for operation, case in cases
@@ -181,13 +188,25 @@ class Contest:
             return Contestant(name, calls[0].make, single_use)
         return Contestant(name, lambda: _step([call.make() for call in calls]), single_use)
 
-    def _expect(self, cases: Iterable[tuple[Operation, Case]]) -> None:
+    def _template_of(self, entry: Entry | StepEntry) -> Call | None:
+        """Return the call of a served case, to be copied; None for all others."""
+        if not isinstance(entry, Entry) or entry.workload.kind != SERVED:
+            return None
+        if self._template is None or self._template[0] != entry.case.id:
+            self._template = None  # frees its memory
+            call = entry.operation.call.prepare(entry.case, 0, self._candidates[0].device)
+            self._template = entry.case.id, call
+        return self._template[1]
+
+    def _expect(
+        self, cases: Iterable[tuple[Operation, Case]], template: Call | None = None
+    ) -> None:
         """Compute the reference's outputs, and forget those of other entries."""
         known, self._expected = self._expected, {}
         for operation, case in cases:
             operation.built_in.load()
             self._expected[case.id] = known.get(case.id) or expected_outputs(
-                operation, case, self._candidates[0].device
+                operation, case, self._candidates[0].device, template
             )
 
     def _calls(
@@ -197,6 +216,7 @@ class Contest:
         name: str,
         expected: dict[Place, Any],
         *,
+        template: Call | None = None,
         deviates: bool = False,
     ) -> CandidateCalls:
         return CandidateCalls(
@@ -205,6 +225,7 @@ class Contest:
             offered_by(self._modules[name], operation, self._interfaces[name]),
             self._candidates[0].device,
             expected,
+            template,
             deviates=deviates,
         )
 
@@ -213,7 +234,7 @@ def _largest_affordable(entries: Sequence[Entry | StepEntry]) -> list[Entry]:
     """Return of each operation and kind of workload the largest entry with few tokens."""
     largest: dict[tuple[str, str], Entry] = {}
     for entry in sorted(
-        (timed for timed in entries if isinstance(timed, Entry)),
+        (timed for timed in entries if isinstance(timed, Entry) and timed.workload.kind != SERVED),
         key=lambda timed: timed.workload.tokens,
     ):
         key = entry.operation.name, entry.workload.kind

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 
+import msgspec
 import pytest
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.steps.workloads import timed_batch
-from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.candidate import REFERENCE, Candidate
 from attnproof.harness.model.run import OperationResult
 from attnproof.harness.model.timing import Costs
 from attnproof.harness.operations import ALL
 from attnproof.harness.timing import measuring
 from attnproof.harness.timing.measuring import TimingPlan, time_all
 from attnproof.harness.timing.plan.entries import FailureKind, Measured, Sample, TimingFailure
-from attnproof.harness.timing.plan.timetable import timed_cases
+from attnproof.harness.timing.plan.timetable import SERVED, timed_cases
 from attnproof.harness.timing.plan.verdicts import CandidateVerdicts, CaseVerdict
 
 SPLIT = "split_decodes_and_prefills"
@@ -90,6 +91,21 @@ def _plan(number):
     )
     verdicts = {"mine": CandidateVerdicts("cpu", {SPLIT: passed}, judged)}
     return plan, verdicts
+
+
+def test_the_reference_is_not_timed_on_a_batch_that_a_gpu_serves():
+    plan, verdicts = _plan(1)
+    [timed] = plan.cases
+    workload = msgspec.structs.replace(timed.workload, kind=SERVED)
+    verdicts["mine"].cases.clear()  # nobody has judged it
+    cases = [timed._replace(workload=workload)]
+    untimed, entries = measuring._entries(dataclasses.replace(plan, cases=cases), verdicts)
+    assert (untimed, [name for entry in entries for name in entry.names]) == ([], ["mine"])
+    loops = [Candidate("mine", REFERENCE)]
+    plan = dataclasses.replace(plan, cases=cases, candidates=loops)
+    [untimed], entries = measuring._entries(plan, verdicts)
+    assert untimed.reason == "a batch that a GPU serves takes its loops seconds a call"
+    assert entries == []
 
 
 def test_a_death_leaves_no_sample_of_the_control(timing_of):

@@ -7,14 +7,17 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
+import torch
 
+from attnproof import reference
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.steps.workloads import synthetic_batches, timed_batch
 from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.timing import Workload
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.timing.plan.entries import Entry, FailureKind, StepEntry
-from attnproof.harness.timing.plan.timetable import timed_cases, why_never
+from attnproof.harness.timing.plan.timetable import SERVED, timed_cases, why_never
 from attnproof.harness.timing.process.binding import is_single_use
 from attnproof.harness.timing.process.comparison import (
     CandidateCalls,
@@ -64,7 +67,7 @@ def {SPLIT}(*args, **kwargs):
 
 WRITE_ONLY = ("CommonAttentionState",)
 """Operations that return an object, and whose outputs are what they write."""
-SLICE = "slice_query_start_locs"
+SLICE, ATTENTION = "slice_query_start_locs", "decode_attention"
 RIGHT = f"from attnproof.reference import {SLICE}\n"
 WRONG_WHEN_TIMED = f"""
 import gc
@@ -338,6 +341,32 @@ def test_every_operation_that_is_timed_has_outputs_to_compare():
         assert made.mismatch(result) is None, name
         # What only writes its arguments returns None: another result says nothing.
         assert made.mismatch(object()) is not None or result is None or name in WRITE_ONLY, name
+
+
+def test_a_served_case_is_laid_out_once_and_copied(candidates):
+    """Its results are compared all the same: the run has not verified it."""
+    right = f"from attnproof.reference import {ATTENTION}\n"
+    wrong = f"def {ATTENTION}(*args, out, **more):\n    out.fill_(1)\n"
+    name, case = next(iter(ALL[ATTENTION].bench.models()))
+    workload = Workload(name=name, kind=SERVED, requests=4, tokens=4)
+    served = Entry(ALL[ATTENTION], workload, case, ("right", "wrong"))
+    (found,) = measured(candidates(right=right, wrong=wrong), served)
+    assert [sample.name for sample in found.samples] == ["right"]
+    assert found.failures["wrong"].kind is FailureKind.WRONG
+    assert found.work.flops
+
+
+def test_copies_of_a_call_share_no_memory():
+    _, case = next(iter(ALL[ATTENTION].bench.models()))
+    operation = ALL[ATTENTION]
+    template = operation.call.prepare(case, 0, "cpu")
+    expected = expected_outputs(operation, case, "cpu", template)
+    calls = CandidateCalls(operation, case, reference.decode_attention, "cpu", expected, template)
+    before = template["out"].clone().view(torch.int16)
+    timed = [calls.make() for _ in range(2)]
+    assert [call.mismatch(call.run()) for call in timed] == [None, None]
+    assert "expected" in calls.make().mismatch(None).text  # nothing was written to this copy
+    assert torch.equal(template["out"].view(torch.int16), before)
 
 
 def test_process_that_gets_no_reply_of_the_harness_is_ended(candidates):

@@ -25,6 +25,7 @@ from attnproof.harness.running.task.deviations import Explained
 from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.timing.plan.timetable import (
     REORDER,
+    SERVED,
     STEP_OPERATIONS,
     decodes_first,
     timed_cases,
@@ -33,7 +34,8 @@ from attnproof.harness.timing.plan.timetable import (
 )
 from attnproof.harness.timing.plan.verdicts import CandidateVerdicts, CaseVerdict, read_ledgers
 from attnproof.harness.timing.steps import comparisons, entries
-from attnproof.harness.verbs.benchmark import workloads
+from attnproof.harness.verbs.benchmark import Benchmark, workloads
+from attnproof.harness.verbs.options import TimingOptions
 
 SMALL = [timed for timed in synthetic_batches() if timed.workload.requests in (1, 8, 64)]
 SPLIT = "split_decodes_and_prefills"
@@ -57,6 +59,17 @@ def test_no_two_cases_of_an_operation_share_a_workload():
     cases = timed_cases(list(ALL.values()), SMALL, real_sizes=True)
     names = [(timed.operation.name, timed.workload.name) for timed in cases]
     assert len(set(names)) == len(names)
+
+
+def test_batches_that_a_gpu_serves_are_timed_there_and_not_verified_on_the_host():
+    operations = [ALL[name] for name in ("decode_attention", "reshape_and_cache_flash")]
+    on_a_gpu = timed_cases(operations, SMALL, real_sizes=True)
+    served = [timed for timed in on_a_gpu if timed.workload.kind == SERVED]
+    assert {timed.operation.name for timed in served} == {each.name for each in operations}
+    assert max(timed.case.num_requests for timed in served) == 256
+    assert not [c for c in timed_cases(operations, SMALL) if c.workload.kind == SERVED]
+    run = Benchmark(TimingOptions(), operations, [], "", on_a_gpu, [])
+    assert {case.case.id for case in run.cases}.isdisjoint(timed.case.id for timed in served)
 
 
 def test_arguments_are_those_of_engines():
@@ -174,6 +187,7 @@ def test_case_is_timed_if_all_its_failures_are_known_deviations():
     assert raising.raising_deviations(case) == ("E6",)
     wrong = verdicts(CaseVerdict(case.id, [("equality", "num_prefills", "off by one")], known))
     assert wrong.why_untimed(SPLIT, case) == "failed on this workload: off by one"
+    assert verdicts().why_untimed(SPLIT, case, verified=False) == ""
 
 
 def test_ledgers_give_the_verdict_on_each_case(tmp_path):
