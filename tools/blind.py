@@ -3,8 +3,9 @@
     python tools/blind.py FOLDER [--seed 1] [--jobs 2] [-- OPTIONS OF VERIFY]
 
 Each `*.py` of the folder is a backend with one mistake; its docstring begins with the operation
-and the mistake ("build_slot_mapping: ..."). Each is verified by `attnproof verify --candidate FILE
---ops OPERATION`. Prints a row of Markdown for each, then the rates. *Found* is a finding; *advice*
+and the mistake ("build_slot_mapping: ..."). Each is verified by `attnproof verify --candidate
+FILE`: all operations that it offers, sequences of its classes too. Prints a row of Markdown for
+each, then the rates. *Found* is a finding; *advice*
 alone fails no candidate, so such mistakes are no part of the share, and advice on malformed input
 is none; *open* has no verdict. Exit code 1 unless all are found or advice.
 """
@@ -58,7 +59,7 @@ class Judgement(NamedTuple):
 def judge(mistake: Mistake, options: list[str]) -> Judgement:
     """Verify one backend in a process. Raise SystemExit if the run is refused."""
     with tempfile.TemporaryDirectory() as folder:
-        words = ["--candidate", str(mistake.file), "--ops", mistake.operation, "--out", folder]
+        words = ["--candidate", str(mistake.file), "--out", folder]
         command = [sys.executable, "-m", "attnproof.harness.cli", "verify", "--json", *words]
         done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     if done.returncode in (USAGE, INFRASTRUCTURE):

@@ -71,6 +71,8 @@ class Attempt:
     """Output of a repeated call in the memory of the first call's result, "" if none."""
     left_out: tuple[str, ...] = ()
     """Names of the arguments with their default that a repeated call has left out."""
+    restated: str = ""
+    """Diagnosis if a repeated call in other words differs by them, "" in the same words."""
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:

@@ -18,8 +18,8 @@ from attnproof.harness.oracles.trial import Trial
 
 NAME = "determinism"
 CONTRACT = (
-    "equal input gives equal output, in this process and in a new one, and also without the "
-    "arguments that have their default"
+    "equal input gives equal output, in this process and in a new one, and also in other words "
+    "and without the arguments that have their default"
 )
 SOURCE_CHANGED = "changes the source of a copy before it has arrived"
 DEFAULT = "another result without arguments that have their default"
@@ -39,11 +39,13 @@ def judge(trial: Trial) -> Iterator[Failure]:
     call, diagnosis = "second call", "not deterministic"
     if again.left_out:
         call, diagnosis = f"without {', '.join(again.left_out)}", DEFAULT
+    elif again.restated:
+        call, diagnosis = "the same input in other words", again.restated
     if again.error is not None or again.malformed:
         yield Failure(
             oracle=NAME,
             field="",
-            diagnosis=DEFAULT if again.left_out else "second call fails",
+            diagnosis=DEFAULT if again.left_out else again.restated or "second call fails",
             message=f"{call} on equal input: {again.malformed or repr(again.error)}",
             log=again.log,
         )

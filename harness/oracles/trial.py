@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -26,6 +27,7 @@ from attnproof.harness.oracles.attempt import (
 from attnproof.harness.oracles.defaults import WithoutDefaults
 from attnproof.harness.oracles.guards import FILLS
 from attnproof.harness.oracles.late_copies import LateCall, call_with_late_copies
+from attnproof.harness.oracles.restated import restate, restated
 from attnproof.harness.phases import Phase, counted
 
 
@@ -91,12 +93,18 @@ class Trial:
         """The candidate's second call, on equal input, without arguments that have a default.
 
         If its result differs from the first one's, all arguments are given in another call: it
-        replaces this one if its result differs too.
+        replaces this one if its result differs too. If it does not, a call with the input in other
+        words replaces it whose result does.
         """
         again = self._without_defaults(0)
-        if again.left_out and text_of_result(again) != text_of_result(self.first):
+        if again.left_out and self._differs(again):
             complete = self._attempt(0)
-            again = again if text_of_result(complete) == text_of_result(self.first) else complete
+            again = complete if self._differs(complete) else again
+        diagnosis = restated(self.first.call) if self.operation.call.takes_arguments else ""
+        if diagnosis and not self._differs(again):
+            in_words = self._attempt(0, change=restate)
+            if self._differs(in_words):
+                again, again.restated = in_words, diagnosis
         writes = again.call.arena.unexpected_writes(again.call.written) if again.call.arena else ()
         names = [write.name for write in writes if write.inside]
         names += [change.name for change in again.changes if not change.allowed]
@@ -130,13 +138,23 @@ class Trial:
         """The reference's outputs for the other poison pattern."""
         return self._expect(1)
 
+    def _differs(self, again: Attempt) -> bool:
+        return text_of_result(again) != text_of_result(self.first)
+
     def repeat(self, times: int) -> None:
         """Call the candidate again on equal input, and discard the results."""
         for _ in range(times):
             self._attempt(0)
 
-    def _attempt(self, pattern: int, *, waiting: bool = True) -> Attempt:
+    def _attempt(
+        self,
+        pattern: int,
+        *,
+        waiting: bool = True,
+        change: Callable[[Call], None] = lambda _call: None,
+    ) -> Attempt:
         call, fill = self.prepare(pattern), FILLS[pattern]
+        change(call)
         return attempt(self.operation, self.function, call, fill, self.device, waiting=waiting)
 
     def _without_defaults(self, pattern: int) -> Attempt:

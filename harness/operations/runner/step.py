@@ -18,7 +18,7 @@ from attnproof.harness.cases.batches.request_rows import pattern_of, request_row
 from attnproof.harness.cases.magnitudes import TILES, around
 from attnproof.harness.model.call import Facts
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.operations.shared.params import Few, Params, Some, Tokens, size_problem
+from attnproof.harness.operations.shared.params import Few, Params, Tokens, size_problem
 
 _MOST_TOKENS = 2**20
 """Most tokens of all slots' histories in a case."""
@@ -50,7 +50,7 @@ class StepParams(Params):
     """New tokens that a row samples beside accepted drafts."""
     lookahead: Few
     """Rows of `next_prefill_tokens`, which has an entry for each slot."""
-    vocabulary: Some
+    vocabulary: Annotated[int, Meta(ge=1, le=2**18)]
     """Token ids that are counted."""
     counted: bool
     """True if `post_update` counts the token ids."""
@@ -213,6 +213,8 @@ def step_boundaries(operation: str) -> Iterator[tuple[str, Case]]:
     yield "no new token", step_case(operation, [(1, 6, 3, 4, 3, 2), (0, 5, 2, 4, 2, 0)], new=0)
     yield "nothing is counted", step_case(operation, mixed, counted=False, offsets=False)
     yield "no lookahead", step_case(operation, mixed, lookahead=0, spare=0)
+    two = [(0, 8, 3, 4, 3, 2), (1, 8, 3, 4, 3, 3)]
+    yield "ids of more than 17 bits", step_case(operation, two, vocabulary=201_088)
     yield "lookahead beyond the prompt", step_case(operation, mixed, lookahead=9)
     yield "many spare slots", step_case(operation, mixed, slots=300, spare=40)
     behind = [mixed[1], (2, 7, 1, 4, 1, 1), (-1, 0, 0, 0, 0, 0)]

@@ -70,6 +70,11 @@ _BY_DIAGNOSIS = (
         ("in another thread",),
         "Engines call from several threads: one micro-batch computes with the numbers of another.",
     ),
+    _Rule(
+        ("order of a dict", "object that holds"),
+        "An engine adds rows to a dict as requests come and go, and slices its buffers anew: "
+        "the result changes with that.",
+    ),
     _Rule(("another device",), "A kernel that gets this tensor fails, or copies it on each step."),
     _Rule(("mirror",), "Host and device decide by different numbers on the same step."),
     _Rule(("sees keys of its own future",), "A token attends to tokens that come after it."),

@@ -34,6 +34,7 @@ _COPIED = (
     "modified",
     "shared",
     "left_out",
+    "restated",
 )
 """Fields of an attempt that its report has as they are."""
 

@@ -146,6 +146,7 @@ class Observer:
             utf8(attempt.modified),
             utf8(attempt.shared),
             tuple(map(utf8, attempt.left_out)),
+            attempt.restated,
         )
 
 

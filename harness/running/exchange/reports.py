@@ -48,6 +48,7 @@ class AttemptData(msgspec.Struct, frozen=True, array_like=True):
     modified: str
     shared: str
     left_out: tuple[str, ...]
+    restated: str
 
 
 class LateData(msgspec.Struct, frozen=True, array_like=True):

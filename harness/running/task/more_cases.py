@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
 
 import torch
 
 from attnproof import reference
 from attnproof.harness.cases.coverage.steering import toward_gaps
 from attnproof.harness.cases.variation.altered_calls import altered_cases
-from attnproof.harness.cases.variation.change import MOST_SIZE, size_of
-from attnproof.harness.cases.variation.combined import crossed, enlarged
+from attnproof.harness.cases.variation.change import MOST_SIZE, is_small, size_of
+from attnproof.harness.cases.variation.combined import crossed, enlarged, limits_of
+from attnproof.harness.cases.variation.irregular import irregular
 from attnproof.harness.cases.variation.varied import varied
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.place import Place
+from attnproof.harness.oracles.equality import same
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.case_check import problem_of, problem_of_variant
 from attnproof.harness.running.loading import offered_by
@@ -23,6 +28,8 @@ _CROSSED = 150
 """Maximum number of cases with several critical features."""
 _CROSSED_PER_LARGE = 6
 """Cases with several critical features for each large one."""
+_MOST_SHOWN = 200
+"""Maximum of `size_of` a case that is called twice before it is judged."""
 _DRAWN_PER_VARIED = 4
 """Drawn cases for each variation of one."""
 _DRAWN_PER_STEP = 8
@@ -58,11 +65,15 @@ def more_cases(
         return
     # The more cases a run has time for, the larger the share of these: few drawn ones suffice.
     few = min(_CROSSED, max(examples * 3 // 10, examples**2 // 300))
+    own = [case for _, case in operation.inputs.boundaries()]
+    regular = [*own]
     for name, case in crossed(operation, few, seed, problem_of_variant):
+        regular.append(case)
         yield Sourced(case, "boundary", name)
     for name, case in enlarged(operation, few // _CROSSED_PER_LARGE, seed, problem_of_variant):
         yield Sourced(case, "boundary", name)
-    own = [case for _, case in operation.inputs.boundaries()]
+    for name, case in islice(irregular([*regular, *drawn], seed, _shows(operation)), few):
+        yield Sourced(case, "boundary", name)
     count = -(-examples // _DRAWN_PER_VARIED)
     for name, case in varied(operation, [*own, *drawn], count, seed, problem_of):
         yield Sourced(case, "boundary", name)
@@ -86,12 +97,41 @@ def is_interpreted_soon(operation: Operation, case: Case) -> bool:
     """True if the reference accepts the case, and Triton's interpreter is fast enough for it."""
     if size_of(case) > _MOST_INTERPRETED:
         return False
-    try:
-        expected = Trial(operation, case, None, offered_by(reference, operation), "cpu").expected
-    except Exception:  # a meaningless case, which any function may answer with any error
+    expected = _expected(operation, case)
+    if expected is None:
         return False
     tensors = (value for value in expected.values() if isinstance(value, torch.Tensor))
     return sum(tensor.numel() for tensor in tensors) <= _MOST_INTERPRETED_RESULTS
+
+
+def _expected(operation: Operation, case: Case) -> dict[Place, Any] | None:
+    """Return the reference's outputs, None if it does not accept the case."""
+    try:
+        return Trial(operation, case, None, offered_by(reference, operation), "cpu").expected
+    except Exception:  # a meaningless case, which any function may answer with any error
+        return None
+
+
+def _shows(operation: Operation) -> Callable[[Case, Case], bool]:
+    """Return the test of a disturbed case: its result is not that of the regular one.
+
+    Otherwise a fast path that takes the one for the other is right. Results of floats take long.
+    """
+    limits = limits_of(operation)
+
+    def shows(regular: Case, case: Case) -> bool:
+        if size_of(case) > _MOST_SHOWN or not is_small(case, limits):
+            return False
+        if problem_of_variant(case) or operation.why_unreal(case):
+            return False
+        if operation.contract.tolerant or problem_of_variant(regular):
+            return True
+        before, after = _expected(operation, regular), _expected(operation, case)
+        if after is None or before is None or before.keys() != after.keys():
+            return after is not None
+        return not all(same(before[place], after[place]) for place in after)
+
+    return shows
 
 
 def options_of(case: Case) -> set[tuple[str, object]]:

@@ -21,6 +21,7 @@ from attnproof.harness.cases.variation.added_features import with_added_features
 from attnproof.harness.cases.variation.batch_changes import batch_changes
 from attnproof.harness.cases.variation.change import MOST_LARGE, MOST_SIZE, is_small, size_of
 from attnproof.harness.cases.variation.combined import changes_of, crossed, enlarged, limits_of
+from attnproof.harness.cases.variation.irregular import irregular, is_regular
 from attnproof.harness.cases.variation.neighbours import neighbours_of
 from attnproof.harness.cases.variation.other_values import other_options, other_values
 from attnproof.harness.cases.variation.rows import with_blocks
@@ -333,3 +334,30 @@ def test_of_large_boundaries_the_largest_and_one_of_full_tiles_are_kept(name):
     assert len(kept) <= 2
     full = any(size % 128 == 0 for size in large.values())
     assert any(size % 128 == 0 for size in kept) == full
+
+
+def test_regular_lists_are_equal_of_a_constant_step_or_a_permutation():
+    for values in ([2, 2, 2, 2], [9, 7, 5, 3], [2, 0, 3, 1]):
+        assert is_regular(values), values
+    for values in ([2, 2, 2], [2, 2, 1, 2], [1.0, 1.0, 1.0, 1.0], [True] * 4, []):
+        assert not is_regular(values), values
+
+
+def test_disturbed_lists_have_the_ends_the_sum_or_the_set_of_the_regular_ones():
+    case = Case("build_slot_mapping", make_batch([2] * 6, [30] * 6, 4), slot_case().params)
+    others = dict(irregular([case], 1, lambda _regular, _case: True))
+    queries = {other.batch.query_lens for other in others.values()}
+    assert {(2, 3, 1, 2, 2, 2), (2, 2, 2, 3, 1, 2), (2, 3, 2, 2, 2, 2)} <= queries
+    blocks = {other.batch.blocks[0] for other in others.values()}
+    assert {(0, 2, 1, *range(3, 8)), (*range(5), 6, 5, 7)} <= blocks
+    for other in others.values():
+        assert not problem_of(other)
+        assert other.batch.query_lens[0] == other.batch.query_lens[-1] == 2
+
+
+def test_disturbed_lists_reach_the_columns_of_pairs_and_rows():
+    operation = ALL["copy_blocks"]
+    own = [case for _, case in operation.inputs.boundaries()]
+    names = {name for name, _ in irregular(own, 1, lambda _regular, _case: True)}
+    for way in ("pairs 0 with one moved early", "pairs 1 with one raised late"):
+        assert f"irregular: {way}" in names

@@ -29,6 +29,13 @@ FAST_PREFILL = "make_kv_sharing_fast_prefill_common_attn_metadata"
         ("other_defaults", "get_dcp_lens", "determinism", "another result without"),
         ("other_defaults", "split_decodes_and_prefills", "determinism", "another result without"),
         ("other_defaults", "BlockTables", "determinism", "another result without"),
+        ("wordings", "compute_mm_prefix_range_tensor", "determinism", "depends on the order"),
+        (
+            "wordings",
+            "eagle_step_update_slot_mapping_and_metadata",
+            "determinism",
+            "depends on the object that holds",
+        ),
         ("one_buffer", "build_slot_mapping", "determinism", "shares memory with an earlier"),
         ("one_buffer", "slice_query_start_locs", "determinism", "changed by a later call"),
         ("one_buffer", "split_decodes_and_prefills", "determinism", "depends on the call"),

@@ -45,7 +45,7 @@ def test_rows_and_rates(tool, tmp_path, capsys):
     ("text", "message"),
     [
         ("", "does not begin with an operation and a colon"),
-        ('"""none: nothing."""', "attnproof: no operation 'none'"),
+        ('"""none: nothing."""', "attnproof: candidate a offers none"),
     ],
 )
 def test_what_is_no_wrong_backend_is_refused(tool, tmp_path, text, message):
