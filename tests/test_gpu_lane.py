@@ -129,6 +129,8 @@ def test_a_dry_run_runs_all_parts_and_is_unverified(tmp_path):
     assert parts["verify"]["verdict"] == "PASS", parts["verify"]
     assert parts["tests"]["result"] in ("skipped", "passed"), parts["tests"]
     assert parts["figures"]["wrong"] == [], parts["figures"]
+    assert parts["bench"]["verdict"] == "PASS", parts["bench"]
+    assert parts["bench"]["performance"]["timings"] > 0
     measured = {figure["name"] for figure in parts["figures"]["figures"]}
     assert {"copy", "decode by the paged kernel", "cache write", "slot mapping"} <= measured
     for figure in parts["figures"]["figures"]:
@@ -179,13 +181,13 @@ def test_a_suite_counts_the_versions_of_kernels(suite, tmp_path):
 @pytest.mark.parametrize(
     ("results", "unverified", "verdict"),
     [
-        (("passed", "passed", "passed", "passed"), "", "PASS"),
-        (("passed", "passed", "failed", "passed"), "", "FAIL"),
-        (("passed", "passed", "failed", "passed"), "no CUDA device", "FAIL"),
-        (("passed", "passed", "passed", "passed"), "no CUDA device", "UNVERIFIED"),
-        (("passed", "incomplete", "passed", "passed"), "", "UNVERIFIED"),
-        (("passed", "passed", "not run", "passed"), "", "UNVERIFIED"),
-        (("passed", "out of time", "passed", "passed"), "", "UNVERIFIED"),
+        (("passed", "passed", "passed", "passed", "passed"), "", "PASS"),
+        (("passed", "passed", "passed", "failed", "passed"), "", "FAIL"),
+        (("passed", "passed", "passed", "failed", "passed"), "no CUDA device", "FAIL"),
+        (("passed", "passed", "passed", "passed", "passed"), "no CUDA device", "UNVERIFIED"),
+        (("passed", "passed", "incomplete", "passed", "passed"), "", "UNVERIFIED"),
+        (("passed", "passed", "passed", "not run", "passed"), "", "UNVERIFIED"),
+        (("passed", "passed", "out of time", "passed", "passed"), "", "UNVERIFIED"),
     ],
 )
 def test_the_verdict_of_a_suite(suite, results, unverified, verdict):

@@ -29,7 +29,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "attnproof.gpu_suite/1"
-SHARES = {"compile": 0.1, "verify": 0.54, "tests": 0.14, "figures": 0.22}
+SHARES = {"compile": 0.1, "verify": 0.5, "tests": 0.14, "figures": 0.13, "bench": 0.13}
 """Share of the total time for each part; the next part may use time that is left."""
 GRACE_SECONDS = 40.0
 """Seconds in which an interrupted part may write its report."""
@@ -120,6 +120,11 @@ def verify(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
     part = run(command, seconds, folder / "verify.log", _cache(folder))
     part["compiled"] = dict(Counter(_compiled(folder / _CACHE)) - Counter(before))
     part |= _summary(out / "summary.json") or _summary(out / "incomplete" / "summary.json")
+    return _incomplete(part)
+
+
+def _incomplete(part: Part) -> Part:
+    """Set the result to "incomplete" if a command of attnproof exited with 3."""
     if part["status"] == 3 and part["result"] == "failed":
         part["result"] = "incomplete"
     return part
@@ -140,11 +145,13 @@ def how_far(part: Part) -> str:
     return f"{counted} of {verdicts.total()} operations; {sum(part['compiled'].values())} kernels"
 
 
-def _summary(path: Path) -> Part:
+_KEPT = ("verdict", "reason", "seed", "counts", "operations", "findings")
+
+
+def _summary(path: Path, kept: tuple[str, ...] = _KEPT) -> Part:
     if not path.exists():
         return {}
     summary = json.loads(path.read_text(encoding="utf-8"))
-    kept = ("verdict", "reason", "seed", "counts", "operations", "findings")
     return {name: summary[name] for name in kept if name in summary}
 
 
@@ -179,7 +186,27 @@ def figures(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
     return part
 
 
-PARTS = {"compile": compile_kernels, "verify": verify, "tests": tests, "figures": figures}
+def bench(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
+    """Time attention and the cache write with `attnproof bench`, beside torch's attention."""
+    out = folder / "bench"
+    command = [sys.executable, "-m", "attnproof", "bench", "--device", options.device]
+    command += ["--out", str(out), "--steps", "0", "--jobs", str(_cores())]
+    if options.device == "cpu":
+        command += ["--ops", "slice_query_start_locs", "--seconds", "1"]
+    else:
+        command += ["--ops", "paged_attention,decode_attention,reshape_and_cache_flash"]
+        command += ["--against", "torch-sdpa", "--seconds", str(round(seconds / 3))]
+    part = run(command, seconds, folder / "bench.log", _cache(folder))
+    return _incomplete(part) | _summary(out / "summary.json", ("verdict", "reason", "performance"))
+
+
+PARTS = {
+    "compile": compile_kernels,
+    "verify": verify,
+    "tests": tests,
+    "figures": figures,
+    "bench": bench,
+}
 
 
 def describe_device() -> Part | None:
