@@ -55,11 +55,14 @@ def _builders(source: Path) -> frozenset[str]:
 
 
 def _defined(body: list[ast.stmt]) -> Iterator[str]:
-    builders = set[str]()
+    builders, imported = set[str](), dict[str, str]()
     for statement in body:
+        if isinstance(statement, ast.ImportFrom):
+            imported |= {alias.asname or alias.name: alias.name for alias in statement.names}
         if not isinstance(statement, ast.ClassDef):
             continue
-        names = {_last_name(base) for base in statement.bases}
+        bases = map(_last_name, statement.bases)
+        names = {imported.get(name, name) for name in bases}
         if any(name.endswith(_BASE) or name in builders for name in names):
             builders.add(statement.name)
             yield statement.name

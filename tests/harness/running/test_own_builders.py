@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from attnproof.reference import AttentionMetadataBuilder, split_decodes_and_prefills
+from attnproof.reference import AttentionMetadataBuilder as Base
+from attnproof.reference import split_decodes_and_prefills
 from attnproof.reference.interface import AttentionCGSupport
 
 
@@ -40,7 +41,7 @@ class Metadata:
         return self.split[2]
 
 
-class Right(AttentionMetadataBuilder[Metadata]):
+class Right(Base[Metadata]):
     """Keeps lengths in memory of its own, as graphs need them."""
     cudagraph_support = AttentionCGSupport.ALWAYS
     threshold = None
