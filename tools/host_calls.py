@@ -80,6 +80,7 @@ def rows(vllm: dict[str, Any]) -> Iterator[Row]:
         yield name, operation.call.bind(getattr(optimized, name), call), theirs
     yield from _batch_rows(vllm)
     yield from _attention_rows(vllm)
+    yield "a whole step of 64 decodes", _step(), None
 
 
 def _meta(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
@@ -143,3 +144,25 @@ def _attention_rows(vllm: dict[str, Any]) -> Iterator[Row]:
         rest = (starts, longest, seqs, most, 0.1, True, (-1, -1), blocks, 0.0, None, None, None)
         theirs = partial(vllm["attention"], query, *cache, out, *rest, *parts) if vllm else None
         yield name, own, theirs
+
+
+def _step() -> Thunk:
+    """Return what a graph of a model with one layer captures, launched call by call."""
+    from attnproof import optimized as ops
+
+    requests, computed, lengths, starts = _meta(64), _meta(64), _meta(64), _meta(65)
+    positions = _meta(64, dtype=torch.int64)
+    tables = ops.BlockTables([16], 64, 64, [500], torch.device("meta"))
+    caches = _meta(2, 900, 16, 8, 128, dtype=torch.bfloat16).unbind()
+    query, out = (_meta(64, 32, 128, dtype=torch.bfloat16) for _ in range(2))
+    new, scale = _meta(64, 8, 128, dtype=torch.bfloat16), _meta(1, dtype=torch.float32)
+
+    def step() -> None:
+        ops.prepare_pos_seq_lens(requests, starts, computed, positions, lengths)
+        (blocks,) = tables.gather_block_tables(requests, 64)
+        slots = tables.compute_slot_mappings(requests, starts, positions, 64)[0]
+        ops.reshape_and_cache_flash(new, new, *caches, slots, "auto", scale, scale)
+        bounds: Any = {"max_query_len": 1, "max_seq_len": 1060}
+        ops.paged_attention(query, *caches, starts, lengths, blocks, 0.1, **bounds, out=out)
+
+    return step

@@ -56,6 +56,36 @@ def steps_of(layers, given, **shape):
     return made, made[0].to("cuda")
 
 
+def whole_step(buffers, **limits):
+    """Capture a step of `buffers`; return its replay, the computed tokens and the tables."""
+    (rows, width), tokens = buffers.block_table.shape, buffers.query.shape[0]
+    block_size = buffers.kv_cache.shape[2]
+    tables = optimized.BlockTables([block_size], rows, tokens, [width], buffers.query.device)
+    requests = torch.arange(rows - 1, -1, -1, dtype=torch.int32, device="cuda")
+    computed = torch.zeros(rows, dtype=torch.int32, device="cuda")
+    positions = torch.zeros(tokens, dtype=torch.int64, device="cuda")
+    buffers.out = torch.empty_like(buffers.query)
+
+    def step():
+        starts = buffers.query_start_loc
+        optimized.prepare_pos_seq_lens(requests, starts, computed, positions, buffers.seq_lens)
+        (buffers.block_table,) = tables.gather_block_tables(requests, rows)
+        buffers.slots = tables.compute_slot_mappings(requests, starts, positions, tokens)[0]
+        buffers.write(optimized)
+        buffers.attend(optimized, buffers.out, **limits)
+
+    return captured(step), computed, tables
+
+
+def prepare(layer, computed, tables):
+    """Give the requests of a layer to the state that a captured step reads."""
+    rows = len(layer.seq_lens)
+    computed.copy_((layer.seq_lens - layer.query_start_loc.diff()).flip(0))
+    for row, blocks in enumerate(layer.block_table.tolist()):
+        tables.append_block_ids(rows - 1 - row, (blocks,), overwrite=True)
+    tables.apply_staged_writes()
+
+
 def test_slot_mapping(layers):
     made, buffers = steps_of(layers, MIXED)
     computed = torch.zeros(4, dtype=torch.int32, device="cuda")
@@ -85,22 +115,20 @@ def test_cache_write(layers, cache_dtype):
 
 
 @pytest.mark.parametrize("limits", [{}, {"sliding_window": 20, "logits_soft_cap": 5.0}])
-def test_paged_attention(layers, limits):
+def test_a_whole_step(layers, limits):
+    """Positions, lengths, block tables and slots, then the cache write and attention."""
     made, buffers = steps_of(layers, MIXED)
-    out = torch.empty_like(buffers.query)
-
-    def step():
-        buffers.write(optimized)
-        buffers.attend(optimized, out, **limits)
-
-    replay = captured(step)
+    replay, computed, tables = whole_step(buffers, **limits)
     for layer in made:
         refill(buffers, layer)
-        out.fill_(torch.nan)
+        prepare(layer, computed, tables)
+        for result in (buffers.seq_lens, buffers.block_table, buffers.slots, buffers.out):
+            result.fill_(7)  # what the graph has to write
         replay()
         layer.write(reference)
-        expected = torch.zeros(out.shape, dtype=torch.float64)
-        assert close(layer.attend(reference, expected, **limits), out.cpu())
+        expected = torch.zeros(buffers.out.shape, dtype=torch.float64)
+        assert close(layer.attend(reference, expected, **limits), buffers.out.cpu())
+        assert torch.equal(buffers.slots.cpu(), layer.slots)
 
 
 @pytest.mark.parametrize("heads", [(8, 2), (1, 1)], ids=["grouped", "several parts"])

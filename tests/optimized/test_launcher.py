@@ -21,10 +21,15 @@ pytestmark = pytest.mark.skipif(dispatch.INTERPRETED, reason="the interpreter re
 TOOLS = Path(__file__).parents[2] / "tools"
 HOOKS = slice(6, 9)
 """Arguments of a compiled kernel: launch metadata and two hooks, which only Triton passes."""
-MOST_CALLS = dict.fromkeys(("decode_attention", "decode_attention of one request"), 145)
+WHOLE_STEP = "a whole step of 64 decodes"
+MOST_CALLS = {
+    WHOLE_STEP: 355,
+    **dict.fromkeys(("decode_attention", "decode_attention of one request"), 145),
+}
 """Function calls, Python's and C's, of an operation whose launches are resolved; others: 115."""
 MOST_TENSORS = {
     "split_attn_metadata": 12,  # its children have eight views of the device's tensors
+    WHOLE_STEP: 13,
     "reshape_and_cache_flash": 8,  # two for each view as words
 }
 """Operators of PyTorch that an operation calls, each of which makes a tensor; others: 6."""
