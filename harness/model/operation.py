@@ -94,6 +94,8 @@ class Contract:
     """Output fields that no kernel and no later operation of an engine reads."""
     may_sync: Callable[[Case], bool] = lambda _: False
     """True if SPEC.md allows the call to wait for the device (oracle 10)."""
+    causes_first: bool = False
+    """True if the wrong outputs of a step follow from the first of them."""
     diagnose: Diagnose = _no_diagnosis
     uncompared: Callable[[Outputs], str] | None = None
     """Function from outputs to a clause on what of them is not compared, "" if all is."""

@@ -24,7 +24,8 @@ _RAISES = Place("raises", step=0).root
 def judge(trial: Trial) -> Iterator[Failure]:
     """Yield a failure for each field that differs after the first wrong step.
 
-    If the raised error differs, yield only that: other differences follow from it.
+    If the raised error differs, yield only that: other differences follow from it. So they do
+    from the first one where outputs are in that order (`Contract.causes_first`).
     """
     script = trial.operation.call.script(trial.case)
     if script is None:
@@ -32,6 +33,8 @@ def judge(trial: Trial) -> Iterator[Failure]:
     failures = list(differences(trial, trial.expected, trial.first.outputs, NAME))
     if any(failure.field == _RAISES for failure in failures):
         failures = [failure for failure in failures if failure.field == _RAISES]
+    elif trial.operation.contract.causes_first:
+        failures = failures[:1]
     for failure in failures:
         step = failure.place.step if failure.place else None
         assert step is not None  # every output of a sequence belongs to a step

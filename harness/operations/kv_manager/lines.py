@@ -83,7 +83,7 @@ def _label(call: Call) -> str:
 
 
 def observe(names: dict[str, Any]) -> Outputs:
-    """Return the answers, and beside them those that are the same for all managers."""
+    """Return the answers, and beside them, causes first, those that all managers give."""
     engine = names["engine"]
     seen = engine.look()
     outputs: Outputs = {"seen": Free(**seen)}
@@ -92,7 +92,9 @@ def observe(names: dict[str, Any]) -> Outputs:
         answers = {name: seen.get(name) for name in ("hits", "fits", "reset", "free")}
         answers["blocks"] = [list(map(len, groups)) for groups in tables]
         answers["nulls"] = [[table.count(NULL) for table in groups] for groups in tables]
-        outputs["answers"] = answers
+        # What a running request frees decides what fits; a waiting one frees nothing.
+        first = ("nulls", "fits") if answers["hits"] is None else ("fits", "nulls")
+        outputs |= {name: answers[name] for name in ("hits", *first, "blocks", "reset", "free")}
     return outputs
 
 

@@ -26,16 +26,10 @@ from attnproof.harness.operations.shared.sequence import (
 
 
 def _diagnose(_call: Call, place: Place, expected: Any, got: Any) -> str:
-    """Name the answer of which the other wrong ones are consequences."""
-    if place.field != "answers" or not isinstance(got, dict):
+    """Return what is wrong with an answer; an exception has no other answer beside it."""
+    if place.field not in _TEXTS or None in (expected, got):
         return ""
-    wrong = {name for name, value in expected.items() if got[name] != value}
-    # What a running request frees decides what fits; a waiting one frees nothing.
-    first = ("nulls", "fits") if expected["hits"] is None else ("fits", "nulls")
-    for name in ("hits", *first, "blocks", "reset", "free"):
-        if name in wrong:
-            return _TEXTS[name][_number(got[name]) > _number(expected[name])]
-    return ""
+    return _TEXTS[place.field][_number(got) > _number(expected)]
 
 
 _TEXTS = {
@@ -65,7 +59,7 @@ kv_manager = Operation(
         from_batch=from_batch,
     ),
     call=SequenceCall(parts=("KVCacheManager",), write=script, observe=observe),
-    contract=Contract(diagnose=_diagnose, consume=steps_consumed),
+    contract=Contract(diagnose=_diagnose, consume=steps_consumed, causes_first=True),
     bench=Bench(never=SEQUENCE_NOT_TIMED),
     built_in=BuiltIn(shared="Python objects of a request: there is nothing to make faster"),
 )

@@ -133,3 +133,30 @@ def test_any_numbers_are_sizes():
         .window
         == 2
     )
+
+
+class AlwaysReset(reference.KVCacheManager):
+    """Answers that all prefixes are forgotten."""
+
+    def reset_prefix_cache(self):
+        return True
+
+
+def test_a_wrong_answer_is_found_under_its_own_name():
+    found = failures(BOUNDARIES["full: reset in use, and not in use"], AlwaysReset)
+    fields = {failure.field for failure in found if failure.oracle == "sequences"}
+    assert fields == {"[].reset"}
+    assert {failure.diagnosis for failure in found} == {"forgets prefixes while blocks are in use"}
+
+
+class Wasteful(reference.KVCacheManager):
+    """Gives each step a block more than it needs."""
+
+    def allocate_slots(self, request, new, hits=0, blocks=None, lookahead=0):
+        return super().allocate_slots(request, new, hits, blocks, lookahead + 4)
+
+
+def test_of_the_wrong_answers_of_a_step_the_first_is_reported():
+    found = failures(BOUNDARIES["full: no caching"], Wasteful)
+    (failure,) = (each for each in found if each.oracle == "sequences")
+    assert failure.field == "[].blocks"
