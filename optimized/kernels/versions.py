@@ -60,7 +60,7 @@ def form_for(kernel: Any, alignment: int) -> Any:
 
 
 def alignment_of(data: Iterable[torch.Tensor]) -> int:
-    """Return the narrowest elements of the widest load, 1 if a pointer isn't aligned.
+    """Return the number of narrowest elements in the widest load, 1 if a pointer isn't aligned.
 
     More of them together would be a version of its own, and no faster.
     """
