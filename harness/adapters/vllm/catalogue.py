@@ -21,6 +21,7 @@ from attnproof.harness.adapters.vllm import (
     nixl,
     offload,
     state_builders,
+    zeroing,
 )
 from attnproof.harness.adapters.vllm.functions import Adapted, First
 from attnproof.harness.adapters.vllm.installed import defines, find
@@ -226,6 +227,12 @@ KERNELS: dict[str, Entry] = {
     ),
     "copy_and_expand_eagle_inputs": Entry(
         (_DRAFTER,), drafter.ExpandedInputs, "_copy_and_expand_eagle_inputs"
+    ),
+    "zero_blocks": Entry(
+        ("v1.worker.utils",),
+        zeroing.BlockZeroer,
+        "KVBlockZeroer",
+        members=("__init__", "zero_block_ids"),
     ),
 }
 """Operations that are Triton kernels or launch one, which the adapter `vllm_triton` offers."""
