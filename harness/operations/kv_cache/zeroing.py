@@ -58,7 +58,7 @@ def _steps(batch: Batch) -> Iterator[Step]:
     rows = zip(batch.query_lens, batch.computed_lens, strict=True)
     size = batch.block_size
     new = sum(-(-(q + c) // size) - -(-c // size) for q, c in rows)
-    yield batch, {"new": min(new, 500), "blocks": 2 * min(new, 500) + 1}
+    yield batch, {"new": min(new, 500), "blocks": 2 * min(new, 500) + 2}
 
 
 def _column(column: int, values: Values) -> list[Any]:
