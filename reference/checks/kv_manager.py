@@ -19,15 +19,15 @@ def check_manager(
     max_model_len: int,
     enable_caching: bool,
     num_hash_lookahead_tokens: int,
+    watermark: float,
 ) -> None:
     """Require groups whose block sizes go together, and a pool with a block beside NULL."""
     check_int(_CLASS, "num_blocks", num_blocks, 2)
     check_int(_CLASS, "max_model_len", max_model_len, 1)
     check_bool(_CLASS, "enable_caching", enable_caching)
-    check_int(_CLASS, field := "num_hash_lookahead_tokens", num_hash_lookahead_tokens, 0)
-    # Keys that depend on two later tokens are written twice, which is not specified.
-    if num_hash_lookahead_tokens > 1:
-        raise MetadataError(_CLASS, field, num_hash_lookahead_tokens, "0 or 1")
+    check_int(_CLASS, "num_hash_lookahead_tokens", num_hash_lookahead_tokens, 0)
+    if not 0 <= watermark <= 1:
+        raise MetadataError(_CLASS, "watermark", watermark, "from 0 to 1")
     if not groups:
         raise MetadataError(_CLASS, "groups", "empty", "at least one group")
     for group in groups:
@@ -63,8 +63,11 @@ def _check_group(group: CacheGroup) -> None:
 
 def check_request(operation: str, request: CacheRequest, max_model_len: int) -> None:
     """Require a number of computed tokens, and at most `max_model_len` tokens."""
-    field, given = "num_computed_tokens", request.num_computed_tokens
-    check_int(operation, field, given, 0)
+    check_int(operation, "num_computed_tokens", request.num_computed_tokens, 0)
+    check_int(operation, field := "num_in_flight_tokens", request.num_in_flight_tokens, 0)
+    if request.num_in_flight_tokens > request.num_computed_tokens:
+        expected = f"at most {request.num_computed_tokens}, the computed tokens"
+        raise MetadataError(operation, field, request.num_in_flight_tokens, expected)
     if len(request.token_ids) > max_model_len:
         raise MetadataError(
             operation,
@@ -74,19 +77,50 @@ def check_request(operation: str, request: CacheRequest, max_model_len: int) -> 
         )
 
 
+def check_lookup(request: CacheRequest, bound: int | None, max_model_len: int) -> int:
+    """Require a bound below the request's tokens; return it, without one the largest."""
+    name, most = f"{_CLASS}.get_computed_blocks", len(request.token_ids) - 1
+    check_request(name, request, max_model_len)
+    if bound is None:
+        return most
+    check_int(name, field := "max_cache_hit_length", bound, 0)
+    if bound > most:
+        raise MetadataError(name, field, bound, f"at most {most}: one token is computed")
+    return bound
+
+
+def check_cached(request: CacheRequest, computed: int, max_model_len: int) -> None:
+    """Require computed tokens that the request counts as such."""
+    name = f"{_CLASS}.cache_blocks"
+    check_request(name, request, max_model_len)
+    check_int(name, field := "num_computed_tokens", computed, 0)
+    if computed > request.num_computed_tokens:
+        expected = f"at most {request.num_computed_tokens}, those of the request"
+        raise MetadataError(name, field, computed, expected)
+
+
+def check_ids(ids: Sequence[int], num_blocks: int) -> None:
+    """Require ids of blocks of the pool, NULL not among them."""
+    for block in ids:
+        if block not in range(1, num_blocks):
+            expected = f"1 to {num_blocks - 1}, blocks of the pool"
+            raise MetadataError(f"{_CLASS}.evict_blocks", "block_ids", block, expected)
+
+
 def check_new_tokens(
-    request: CacheRequest, new: int, hits: int, lookahead: int, max_model_len: int
+    request: CacheRequest, new: int, hits: int, lookahead: int, external: int, max_model_len: int
 ) -> None:
     """Require something to allocate or to adopt, within `max_model_len` tokens."""
     check_request(_ALLOCATE, request, max_model_len)
     check_int(_ALLOCATE, "num_new_tokens", new, 0)
     check_int(_ALLOCATE, "num_new_computed_tokens", hits, 0)
     check_int(_ALLOCATE, "num_lookahead_tokens", lookahead, 0)
-    if not new and not hits:
+    check_int(_ALLOCATE, "num_external_computed_tokens", external, 0)
+    if not new and not hits and not external:
         raise MetadataError(_ALLOCATE, "num_new_tokens", 0, "at least 1 without hits to adopt")
-    total = request.num_computed_tokens + hits + new
+    total = request.num_computed_tokens + hits + external + new
     if total > max_model_len:
-        field = "the sum of computed, hit and new tokens"
+        field = "the sum of computed, hit, external and new tokens"
         raise MetadataError(_ALLOCATE, field, total, f"at most {max_model_len}")
 
 
@@ -120,3 +154,10 @@ def check_hits(
         if any(block not in own for block, own in zip(group, allowed, strict=True)):
             expected = "cached blocks of the request's own tokens"
             raise MetadataError(_ALLOCATE, "new_computed_blocks", ids, expected)
+
+
+def check_external(external: int, table_tokens: int | None) -> None:
+    """Require external tokens of a request without blocks only."""
+    if external and table_tokens is not None:
+        field = "num_external_computed_tokens"
+        raise MetadataError(_ALLOCATE, field, external, "0: the request has blocks")

@@ -28,6 +28,8 @@ class CacheRequest:
     token_ids: list[int]
     """Tokens of the prompt and of the output."""
     num_computed_tokens: int = 0
+    num_in_flight_tokens: int = 0
+    """Computed tokens of steps whose results are not known: drafts among them may be rejected."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import lcm
 
-from ..checks.kv_manager import check_hits, check_manager, check_new_tokens, check_request
+from ..checks.kv_manager import (
+    check_cached,
+    check_external,
+    check_hits,
+    check_ids,
+    check_lookup,
+    check_manager,
+    check_new_tokens,
+)
 from ..interface.kv_manager import CacheBlocks, CacheGroup, CacheRequest
 
 _NULL = 0
@@ -22,8 +30,9 @@ class KVCacheManager:
     """Block tables of requests in groups of layers, over one pool of `num_blocks` blocks.
 
     With `enable_caching` full blocks are found again by the tokens up to their ends and
-    `num_hash_lookahead_tokens` behind them (0 or 1), until they are evicted. Malformed input
-    raises MetadataError or TypeError and changes nothing. SPEC.md section 16.
+    `num_hash_lookahead_tokens` behind them, until they are evicted. Requests without blocks leave
+    the share `watermark` of the blocks free. Malformed input raises MetadataError or TypeError
+    and changes nothing. SPEC.md section 16.
     """
 
     def __init__(
@@ -33,14 +42,16 @@ class KVCacheManager:
         max_model_len: int,
         enable_caching: bool = True,
         num_hash_lookahead_tokens: int = 0,
+        watermark: float = 0.0,
     ) -> None:
         lookahead = num_hash_lookahead_tokens
-        check_manager(num_blocks, groups, max_model_len, enable_caching, lookahead)
+        check_manager(num_blocks, groups, max_model_len, enable_caching, lookahead, watermark)
         self._groups = list(groups)
         self._alignment = lcm(*(group.block_size for group in groups))  # of hits
         self._max_model_len = max_model_len
         self._caching = enable_caching
         self._lookahead = lookahead
+        self._watermark = int(watermark * num_blocks)  # blocks that stay free
         drafts = [] if lookahead else [group for group in groups if group.draft]
         # Groups that are alike are looked up together.
         self._drops = [any(replace(g, draft=True) == draft for draft in drafts) for g in groups]
@@ -48,8 +59,9 @@ class KVCacheManager:
         self._references = [0] * num_blocks
         self._cached: dict[_Prefix, list[int]] = {}  # blocks of equal content, oldest first
         self._prefix_of: dict[int, _Prefix] = {}  # of each cached block
-        self._writers: dict[int, CacheRequest] = {}  # whose tokens a cached block holds
+        self._writers: dict[int, CacheRequest] = {}  # who cached each block last
         self._tables: dict[str, list[list[int]]] = {}
+        self._num_published: dict[str, list[int]] = {}  # blocks of each table that were cached
         self._fresh: set[_Prefix] = set()  # states that are computed in the current step
 
     @property
@@ -62,18 +74,20 @@ class KVCacheManager:
         tables = self._tables.get(request_id, [[] for _ in self._groups])
         return tuple(list(table) for table in tables)
 
-    def get_computed_blocks(self, request: CacheRequest) -> tuple[CacheBlocks, int]:
+    def get_computed_blocks(
+        self, request: CacheRequest, max_cache_hit_length: int | None = None
+    ) -> tuple[CacheBlocks, int]:
         """Return the longest cached prefix that every group accepts: its blocks and its tokens.
 
-        At least the request's last token is left to compute.
+        It has at most `max_cache_hit_length` tokens, by default all but the request's last one.
         """
-        check_request("KVCacheManager.get_computed_blocks", request, self._max_model_len)
+        most = check_lookup(request, max_cache_hit_length, self._max_model_len)
         if self._caching:
-            most = (len(request.token_ids) - 1) // self._alignment * self._alignment
-            for tokens in range(most, 0, -self._alignment):
+            most = min(most, len(request.token_ids) - self._lookahead)  # tokens with a hash
+            for tokens in range(most // self._alignment * self._alignment, 0, -self._alignment):
                 choices = self._all_choices(request, tokens)
                 found = all(ids for group in choices for ids in group)
-                if found and self._has_dropped(request, tokens):
+                if found and self._has_dropped(request, tokens, most):
                     return CacheBlocks(tuple([ids[0] for ids in each] for each in choices)), tokens
         return CacheBlocks(tuple([] for _ in self._groups)), 0
 
@@ -84,16 +98,19 @@ class KVCacheManager:
         num_new_computed_tokens: int = 0,
         new_computed_blocks: CacheBlocks | None = None,
         num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
     ) -> CacheBlocks | None:
-        """Give a request blocks for new tokens behind its computed and hit ones.
+        """Give a request blocks for new tokens behind its computed, hit and external ones.
 
-        Return the new blocks of each group, hits not among them; None if too few are free, or if
-        a hit state is computed in the current step. Full blocks of the request's tokens are
-        cached from now on: the step writes their keys before it reads any. Blocks behind a
-        window are freed in any case.
+        Return the new blocks of each group, without hits and those of external tokens, which a
+        connector writes; None if too few are free, or if a hit state is computed in the current
+        step. Full blocks of the request's tokens are cached from now on, unless it is delayed:
+        the step writes their keys before it reads any. Blocks behind a window are freed in any
+        case.
         """
-        hits = num_new_computed_tokens
-        lengths = num_new_tokens, hits, num_lookahead_tokens
+        hits, external = num_new_computed_tokens, num_external_computed_tokens
+        lengths = num_new_tokens, hits, num_lookahead_tokens, external
         check_new_tokens(request, *lengths, self._max_model_len)
         tables = self._tables.get(request.request_id)
         choices = self._all_choices(request, hits)
@@ -101,31 +118,65 @@ class KVCacheManager:
         held = min(len(each) * size for each, size in zip(tables or [[]], sizes, strict=False))
         capacity = None if tables is None else held
         check_hits(request, hits, new_computed_blocks, choices, self._alignment, capacity)
+        check_external(external, capacity)
 
-        computed = request.num_computed_tokens + hits
+        computed = request.num_computed_tokens + hits + external
         end = computed + num_new_tokens
-        for group, table in enumerate(tables or []):
-            self._free_skipped(table, self._skipped(group, computed))
-        tables = tables or [[] for _ in self._groups]
-        adopted = new_computed_blocks.get_block_ids() if hits and new_computed_blocks else tables
+        # A step in flight still reads what queries before its end see, and drafts may be rejected.
+        skipped = [
+            self._skipped(group, max(0, computed - request.num_in_flight_tokens))
+            for group in range(len(self._groups))
+        ]
+        for table, first in zip(tables or [], skipped, strict=False):
+            self._free_skipped(table, first)
+        if tables is not None:
+            adopted, reserve = tables, 0
+        else:
+            empty = CacheBlocks(tuple([] for _ in self._groups))
+            hit_ids = (new_computed_blocks or empty).get_block_ids()
+            adopted, reserve = [], self._watermark
+            for ids, first in zip(hit_ids, skipped, strict=True):
+                adopted.append([_NULL] * first + ids[first:])
         room = min(end + num_lookahead_tokens, self._max_model_len)
-        missing = [self._missing(*each, end, room) for each in enumerate(adopted)]
+        loaded = [self._missing(*each, computed, computed) for each in enumerate(adopted)]
+        missing = [
+            self._missing(group, [*table, *loaded[group]], end, room)
+            for group, table in enumerate(adopted)
+        ]
         free_hits = {b for hit in adopted for b in hit if b != _NULL and not self._references[b]}
-        if sum(map(sum, missing)) + len(free_hits) > len(self._queue):
+        needed = sum(map(sum, [*loaded, *missing]))
+        if needed + len(free_hits) + reserve > len(self._queue):
             return None
-        if hits and any(self._is_fresh(*each, request) for each in enumerate(adopted)):
+        if hits and any(self._is_fresh(group, hits, request) for group in range(len(adopted))):
             return None
 
-        self._tables[request.request_id] = tables
-        if hits:
-            for table, hit in zip(tables, adopted, strict=True):
-                self._adopt(table, hit)
-        new = [[self._take() if needed else _NULL for needed in each] for each in missing]
-        for table, blocks in zip(tables, new, strict=True):
-            table.extend(blocks)
-        if self._caching:
+        if tables is None:
+            tables = self._tables[request.request_id] = [[] for _ in self._groups]
+            self._num_published[request.request_id] = [len(ids) for ids in adopted]
+            # All hits are adopted before a block is taken, which may evict one.
+            for table, ids in zip(tables, adopted, strict=True):
+                self._adopt(table, ids)
+        for table, each in zip(tables, loaded, strict=True):
+            table.extend(self._take_all(each))
+        new = [self._take_all(each) for each in missing]
+        for table, ids in zip(tables, new, strict=True):
+            table.extend(ids)
+        if not delay_cache_blocks:
             self._publish(request, end)
         return CacheBlocks(tuple(new))
+
+    def cache_blocks(self, request: CacheRequest, num_computed_tokens: int) -> None:
+        """Cache the full blocks of computed tokens whose caching was delayed."""
+        check_cached(request, num_computed_tokens, self._max_model_len)
+        if request.request_id in self._tables:
+            self._publish(request, num_computed_tokens)
+
+    def evict_blocks(self, block_ids: Iterable[int]) -> None:
+        """Forget what blocks cache; requests keep them, and do not cache them again."""
+        ids = list(block_ids)
+        check_ids(ids, len(self._references))
+        for block in ids:
+            self._forget(block)
 
     def new_step_starts(self) -> None:
         """Let states be hit that were computed in the step before."""
@@ -134,11 +185,16 @@ class KVCacheManager:
     def free(self, request: CacheRequest) -> None:
         """Free the blocks of a request that has ended or is preempted.
 
-        Cached ones can be hit until they are evicted, the last block of the request first.
-        Nothing happens if it has none: it may be aborted before it got any.
+        Cached ones can be hit until they are evicted, the last block of the request first, but
+        not those of tokens that are not computed: a step that was to do so does not run. Nothing
+        happens if it has none: it may be aborted before it got any.
         """
-        for table in self._tables.pop(request.request_id, []):
+        for group, table in enumerate(self._tables.pop(request.request_id, [])):
+            for block in table[request.num_computed_tokens // self._groups[group].block_size :]:
+                if self._writers.get(block) is request:
+                    self._forget(block)
             self._release(reversed(table))
+        self._num_published.pop(request.request_id, None)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes, and return True, unless a request has blocks."""
@@ -174,10 +230,10 @@ class KVCacheManager:
         behind = self._writers[block].token_ids[end : end + 1]
         return behind == request.token_ids[end : end + 1] != []
 
-    def _has_dropped(self, request: CacheRequest, tokens: int) -> bool:
+    def _has_dropped(self, request: CacheRequest, tokens: int, most: int) -> bool:
         """True if a block more is cached in groups of a drafter, which recomputes it."""
         # vLLM looks up a group that is alone within the tokens that a hit may have.
-        most = len(request.token_ids) - (len(self._groups) == 1)
+        most = most if len(self._groups) == 1 else len(request.token_ids)
         return all(
             tokens + group.block_size <= most
             and self._cached.get(self._prefix(number, request, tokens // group.block_size))
@@ -206,9 +262,10 @@ class KVCacheManager:
         count = -(-(end if each.kind == "mamba" else room) // each.block_size) - len(table)
         return [each.kind != "mamba" or i == count - 1 for i in range(count)]
 
-    def _is_fresh(self, group: int, hit: list[int], request: CacheRequest) -> bool:
+    def _is_fresh(self, group: int, hits: int, request: CacheRequest) -> bool:
         """True if a hit state is that of a prefix that is computed in the current step."""
-        return self._prefix(group, request, len(hit) - 1) in self._fresh
+        block = hits // self._groups[group].block_size - 1
+        return self._prefix(group, request, block) in self._fresh
 
     def _prefix(self, group: int, request: CacheRequest, block: int) -> _Prefix:
         end = (block + 1) * self._groups[group].block_size + self._lookahead
@@ -226,36 +283,49 @@ class KVCacheManager:
         """Take a block from the head of the queue; what it cached is evicted."""
         block = self._queue.pop(0)
         self._references[block] = 1
+        self._forget(block)
+        return block
+
+    def _take_all(self, needed: list[bool]) -> list[int]:
+        return [self._take() if each else _NULL for each in needed]
+
+    def _forget(self, block: int) -> None:
+        """Let no request find a block any more."""
         prefix = self._prefix_of.pop(block, None)
         if prefix is not None:
             self._cached[prefix].remove(block)
-            del self._writers[block]
-        return block
+            if not self._cached[prefix]:
+                self._fresh.discard(prefix)
 
     def _publish(self, request: CacheRequest, tokens: int) -> None:
         """Let later requests find the full blocks of the first `tokens` tokens."""
-        for group, table in enumerate(self._tables[request.request_id]):
-            for i, block in enumerate(table):
-                free = block != _NULL and block not in self._prefix_of
-                if free and self._is_published(group, request, i, tokens):
+        published = self._num_published[request.request_id]
+        for group, table in enumerate(self._tables[request.request_id] if self._caching else []):
+            full = self._num_full(group, request, tokens)
+            for i in range(published[group], full):
+                block = table[i]
+                if block != _NULL and self._is_needed(group, i):
                     prefix = self._prefix(group, request, i)
                     self._cached.setdefault(prefix, []).append(block)
                     self._prefix_of[block] = prefix
                     self._writers[block] = request
                     if self._groups[group].kind == "mamba":
                         self._fresh.add(prefix)
+            published[group] = max(published[group], full)
 
-    def _is_published(self, group: int, request: CacheRequest, block: int, tokens: int) -> bool:
-        """True if a block is full and a hit may need it, `tokens` being computed."""
-        size, drops = self._groups[group].block_size, self._drops[group]
-        end, known = (block + 1) * size, min(tokens, len(request.token_ids))
-        limit = known
+    def _num_full(self, group: int, request: CacheRequest, tokens: int) -> int:
+        """Return the number of blocks that a hit may need, `tokens` being computed."""
+        size = self._groups[group].block_size
+        limit = known = min(tokens, len(request.token_ids))
         if len(self._groups) > 1:
             limit = known // self._alignment * self._alignment
-            if drops and limit:
+            if self._drops[group] and limit:
                 limit = min(known, limit + size)
-        if end > limit or end + self._lookahead > len(request.token_ids):
-            return False
+        return min(limit, len(request.token_ids) - self._lookahead) // size
+
+    def _is_needed(self, group: int, block: int) -> bool:
+        """True if a hit may need a full block: in small blocks a window sees the last ones only."""
+        size, drops = self._groups[group].block_size, self._drops[group]
         if self._groups[group].kind != "window":
             return True
         # A hit ends at a multiple of the alignment, and needs the blocks that its window sees.

@@ -210,7 +210,7 @@ def test_without_caching_nothing_is_hit(package):
     ("name", "computed", "arguments", "field"),
     [
         ("b", 0, (0,), "num_new_tokens"),
-        ("b", 0, (33,), "the sum of computed, hit and new tokens"),
+        ("b", 0, (33,), "the sum of computed, hit, external and new tokens"),
         ("b", 4, (1,), "num_computed_tokens"),
         ("a", 9, (1, 8, CacheBlocks(([1, 2],))), "new_computed_blocks"),
         ("b", 0, (1, 8, CacheBlocks(([2, 1],))), "new_computed_blocks"),
@@ -243,7 +243,8 @@ def test_a_request_is_at_most_as_long_as_the_longest(package):
         ((1, [FULL], 8), "num_blocks is 1, expected at least 2"),
         ((2, [FULL], 0), "max_model_len is 0"),
         ((2, [], 8), "groups is empty"),
-        ((2, [FULL], 8, True, 2), "num_hash_lookahead_tokens is 2, expected 0 or 1"),
+        ((2, [FULL], 8, True, -1), "num_hash_lookahead_tokens is -1, expected at least 0"),
+        ((2, [FULL], 8, True, 0, 1.5), "watermark is 1.5, expected from 0 to 1"),
         ((2, [CacheGroup("full", 4, draft=True)] * 2, 8), "draft is True of two groups"),
         ((2, [CacheGroup("mamba", 4, 1)], 8), "window is 1, expected 0 of a mamba group"),
         ((2, [CacheGroup("mamba", 4, draft=True)], 8), "draft is True, expected False of a mamba"),

@@ -20,7 +20,8 @@ class _Modules:
     def __init__(self) -> None:
         self.specs = quietly("vllm.v1.kv_cache_interface")
         self.utils = quietly(f"{_CORE}.kv_cache_utils")
-        self.request = quietly("vllm.v1.request").Request
+        requests = quietly("vllm.v1.request")
+        self.request, self.status = requests.Request, requests.RequestStatus
         self.sampling = quietly("vllm.sampling_params").SamplingParams
         self.hash = quietly("vllm.utils.hashing").sha256
         self.utils.init_none_hash(self.hash)
@@ -54,6 +55,7 @@ def manager_class(cls: type[Any]) -> type[Any]:
             max_model_len: int,
             enable_caching: bool = True,
             num_hash_lookahead_tokens: int = 0,
+            watermark: float = 0.0,
         ) -> None:
             group_spec = modules.specs.KVCacheGroupSpec
             specs = [
@@ -71,6 +73,7 @@ def manager_class(cls: type[Any]) -> type[Any]:
                 hash_block_size=gcd(*sizes),
                 enable_caching=enable_caching,
                 use_eagle=any(group.draft for group in groups) and not options,
+                watermark=watermark,
                 **options,
             )
             hasher = modules.utils.get_request_block_hasher
@@ -83,14 +86,25 @@ def manager_class(cls: type[Any]) -> type[Any]:
             free: int = self._manager.block_pool.get_num_free_blocks()
             return free
 
-        def get_computed_blocks(self, request: CacheRequest) -> tuple[Any, int]:
+        def get_computed_blocks(self, request: CacheRequest, *bound: int) -> tuple[Any, int]:
             """Return vLLM's hits; its third value is for groups that retain few blocks."""
-            blocks, hits, *_ = self._manager.get_computed_blocks(self._request(request))
+            blocks, hits, *_ = self._manager.get_computed_blocks(self._request(request), *bound)
             return blocks, hits
 
         def allocate_slots(self, request: CacheRequest, *args: Any) -> Any:
-            """Return the new blocks of vLLM, or None."""
-            return self._manager.allocate_slots(self._request(request), *args)
+            """Return the new blocks of vLLM, or None; the watermark is for waiting requests."""
+            theirs, status = self._request(request), modules.status
+            has_blocks = any(self._manager.get_block_ids(request.request_id))
+            theirs.status = status.RUNNING if has_blocks else status.WAITING
+            return self._manager.allocate_slots(theirs, *args)
+
+        def cache_blocks(self, request: CacheRequest, num_computed_tokens: int) -> None:
+            """Cache blocks whose caching was delayed."""
+            self._manager.cache_blocks(self._request(request), num_computed_tokens)
+
+        def evict_blocks(self, block_ids: set[int]) -> None:
+            """Evict blocks."""
+            self._manager.evict_blocks(block_ids)
 
         def new_step_starts(self) -> None:
             """Begin a step."""
@@ -122,6 +136,7 @@ def manager_class(cls: type[Any]) -> type[Any]:
             theirs = self._requests[name]
             theirs.append_output_token_ids(tokens[theirs.num_tokens :])
             theirs.num_computed_tokens = request.num_computed_tokens
+            theirs.num_in_flight_tokens = request.num_in_flight_tokens
             return theirs
 
     return KVCacheManager

@@ -15,7 +15,7 @@ _SIZES: dict[str, Any] = {
     "groups": groups_of([0]),
     "max_model_len": 32,
     "caching": True,
-    "hash_lookahead": False,
+    "hash_lookahead": 0,
 }
 
 
@@ -29,9 +29,11 @@ def _add(tokens: int, shared: int = 0, like: int = 1, *, rejoins: bool = False) 
     return {"do": "add", "tokens": tokens - 1, **prefix}
 
 
-def _schedule(which: int, tokens: int, lookahead: int = 0, sampled: int = 0) -> Step:
-    """Return a step of up to `tokens` tokens of a request."""
-    numbers = {"chunk": tokens - 1, "lookahead": lookahead, "sampled": sampled}
+def _schedule(
+    which: int, tokens: int, lookahead: int = 0, sampled: int = 0, **numbers: int
+) -> Step:
+    """Return a step of up to `tokens` tokens of a request; `numbers` are those of `Schedule`."""
+    numbers |= {"chunk": tokens - 1, "lookahead": lookahead, "sampled": sampled}
     return {"do": "schedule", "which": which, **numbers}
 
 
@@ -47,11 +49,63 @@ _RESET: Step = {"do": "reset"}
 
 
 def boundaries() -> Iterator[tuple[str, Case]]:
-    """Yield named cases."""
-    both, window = {"groups": groups_of([0, 6])}, {"groups": groups_of([6])}
+    """Yield named cases, short ones first: a mistake is shown by the first that fails."""
+    both: dict[str, Any] = {"groups": groups_of([0, 6])}
+    window: dict[str, Any] = {"groups": groups_of([6])}
     prompt = (_add(13), _schedule(0, 32))
     draft = {"groups": groups_of([0, 0], 1)}
-    window_draft = {"groups": groups_of([0, 6], 1), "hash_lookahead": True}
+    window_draft = {"groups": groups_of([0, 6], 1), "hash_lookahead": 1}
+    drafts_of_two = {"groups": groups_of([0], 0), "hash_lookahead": 2}
+    states = {"groups": groups_of(["mamba"])}
+    yield "one group lacks what another has (#46453)", _lacking()
+    yield "another token behind a block of a draft", _followed()
+    yield "another token behind a block, lookahead hashes", _followed(hash_lookahead=1)
+    rejoined = (_add(13), _schedule(0, 32), _add(13, 5, rejoins=True), _schedule(1, 32))
+    yield "equal blocks behind another prefix", _case(*rejoined, groups=groups_of([5]))
+    same_step = {**_schedule(1, 32), "joins": True}
+    chunk = (_add(13), _schedule(0, 12), _add(14, 13), same_step, _schedule(1, 1), _schedule(1, 9))
+    yield "a state that is computed in the same step", _case(*chunk, **states)
+    yield (
+        "a request of the longest length",
+        _case(_add(31), _schedule(0, 32, 9), *[_schedule(0, 1, 9)] * 3, num_blocks=9),
+    )
+    yield "nothing to allocate", _case(*prompt, {"do": "nothing", "which": 0}, _schedule(0, 1))
+    yield "aborted before it has blocks", _case(_add(9), _finish(0), *prompt)
+    for name, groups in (("window", window), ("full and its draft", draft), ("states", states)):
+        withdrawn = _schedule(0, 6, withdrawn=True)
+        yield (
+            f"{name}: withdrawn before its step runs (#56525)",
+            _case(_add(13), _schedule(0, 5), withdrawn, _schedule(0, 9), **groups),
+        )
+        loads = (_add(13), _schedule(0, 32, external=8, delayed=True), _add(13, 13))
+        later = (_schedule(1, 1), _schedule(0, 1), _add(13, 13), _schedule(2, 1))
+        yield f"{name}: loaded, and cached later", _case(*loads, *later, **groups)
+    for name, groups in (
+        ("full", {}),
+        ("window", window),
+        ("full and its draft", draft),
+        ("lookahead hashes of two tokens", drafts_of_two),
+    ):
+        for ahead in (False, True):
+            steps = [_schedule(0, 1, drafts=3, rejected=i % 4, ahead=ahead) for i in range(6)]
+            yield (
+                f"{name}: rejected drafts{', a step ahead (#47728)' if ahead else ''}",
+                _case(*prompt, *steps, _finish(0), _add(20, 20), _schedule(0, 32), **groups),
+            )
+    evicted = ({"do": "evict", "which": 0, "first": 1}, _add(13, 13), _schedule(1, 32))
+    yield "evicted blocks in use", _case(*prompt, *evicted, _finish(0), _add(9, 9), **both)
+    ahead = (_add(13), _schedule(0, 3, 6), _add(13, 13), _schedule(1, 32))
+    yield "blocks for the lookahead are not cached", _case(*ahead)
+    bound = (_preempt(0), _schedule(0, 32, short=6))
+    yield "a bound of the hits", _case(*prompt, *bound, **both)
+    kept = (_add(13), _schedule(1, 32), _schedule(1, 29))
+    yield "blocks are kept free", _case(*prompt, *kept, num_blocks=9, watermark=2)
+    rewound = (_add(13), _schedule(0, 8), _schedule(0, 4), _schedule(0, 1), _add(14, 13))
+    yield (
+        "a drafter beside states (#53912)",
+        _case(*rewound, _schedule(1, 32), groups=groups_of([0, "mamba"], 0)),
+    )
+    yield "external blocks evict another group's hits (#44409)", _loaded()
     sizes = {"groups": [*groups_of([0], 0), *groups_of([3]), *groups_of([6], factor=2)]}
     for name, groups in (
         ("full", {}),
@@ -59,6 +113,7 @@ def boundaries() -> Iterator[tuple[str, Case]]:
         ("full and window", both),
         ("full and its draft", draft),
         ("lookahead hashes", window_draft),
+        ("lookahead hashes of two tokens", drafts_of_two),
         ("full and states", {"groups": groups_of([0, "mamba"])}),
         ("full and chunked local", {"groups": groups_of([0, "chunked"])}),
         ("blocks of two sizes", sizes),
@@ -98,21 +153,15 @@ def boundaries() -> Iterator[tuple[str, Case]]:
             f"{name}: no caching",
             _case(*prompt, _add(13, 13), _schedule(1, 32), _finish(0), caching=False, **groups),
         )
-    yield "one group lacks what another has (#46453)", _lacking()
-    yield "another token behind a block of a draft", _followed()
-    yield "another token behind a block, lookahead hashes", _followed(hash_lookahead=True)
-    rejoined = (_add(13), _schedule(0, 32), _add(13, 5, rejoins=True), _schedule(1, 32))
-    yield "equal blocks behind another prefix", _case(*rejoined, groups=groups_of([5]))
-    same_step = {**_schedule(1, 32), "joins": True}
-    states = (_add(13), _schedule(0, 12), _add(14, 13), same_step, _schedule(1, 1), _schedule(1, 9))
-    yield "a state that is computed in the same step", _case(*states, groups=groups_of(["mamba"]))
-    yield (
-        "a request of the longest length",
-        _case(_add(31), _schedule(0, 32, 9), *[_schedule(0, 1, 9)] * 3),
-    )
-    yield "nothing to allocate", _case(*prompt, {"do": "nothing", "which": 0}, _schedule(0, 1))
-    yield "aborted before it has blocks", _case(_add(9), _finish(0), *prompt)
     yield from _pairs()
+
+
+def _loaded() -> Case:
+    """Return a case in which external blocks of one group need all but the hits of another."""
+    hit = (_add(9), _schedule(0, 32), _finish(0))
+    others = (_add(17), _schedule(0, 32), _finish(0))
+    loads = (_add(21, 8, 2), _schedule(0, 32, external=12))
+    return _case(*hit, *others, *loads, num_blocks=15, groups=groups_of([0, 0]))
 
 
 def _lacking() -> Case:
@@ -135,6 +184,7 @@ def _pairs() -> Iterator[tuple[str, Case]]:
     kinds: dict[str, list[Step]] = {
         "add": [_add(9, 8), _schedule(1, 9)],
         "schedule": [_schedule(0, 3, 2)],
+        "evict": [{"do": "evict", "which": 0, "first": 1}],
         "finish": [_finish(0)],
         "preempt": [_preempt(0)],
         "reset": [_RESET],

@@ -9,15 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from attnproof.harness.operations.kv_manager.requests import Requests
-from attnproof.reference import CacheBlocks
+from attnproof.harness.operations.kv_manager.steps import Schedule
+from attnproof.reference import CacheBlocks, CacheRequest
 
 
 class Engine:
     """Requests of an engine, and the manager of its cache."""
 
-    def __init__(self, manager: Any, max_model_len: int, chunk_unit: int = 1) -> None:
+    def __init__(self, manager: Any, max_model_len: int, state_size: int = 0) -> None:
         self._manager = manager
-        self._requests = Requests(max_model_len, chunk_unit)
+        self._requests = Requests(max_model_len, state_size)
         self._unfinished: list[str] = []
         self._waiting: set[str] = set()
         """Requests without blocks: new and preempted ones."""
@@ -33,44 +34,62 @@ class Engine:
         self._unfinished.append(name)
         self._waiting.add(name)
 
-    def schedule(self, name: str, chunk: int, lookahead: int, sampled: int, joins: bool) -> None:
-        """Allocate blocks for up to `chunk` tokens, behind the hits if it has no blocks yet.
+    def schedule(self, name: str, **numbers: Any) -> None:
+        """Allocate blocks for a step, behind the hits if the request has no blocks yet.
 
-        It `joins` the step of the request before it, or begins one.
+        `numbers` are those of `Schedule`.
         """
         self.seen = {}
+        step = Schedule(**numbers)
         if self._requests.uncomputed(name) <= 0:
             return  # it has max_model_len tokens
-        if self._requests.starts_step(name, joins):
+        if self._requests.starts_step(name, step.joins):
             self._manager.new_step_starts()
         request = self._requests.by_name[name]
         hits, blocks = 0, None
-        if name in self._waiting:
-            blocks, hits = self._manager.get_computed_blocks(request)
+        waits = name in self._waiting
+        if waits:
+            blocks, hits = self._manager.get_computed_blocks(request, *hit_limit(request, step))
             self.seen |= {"hits": hits, "hit ids": _ids(blocks)}
-        new = self._requests.new_tokens(name, hits, chunk)
-        allocated = self._manager.allocate_slots(request, new, hits, blocks, lookahead)
+        elif name in self._requests.loading:
+            self._requests.loading.remove(name)
+            self._manager.cache_blocks(request, request.num_computed_tokens)
+        plan = self._requests.plan(name, hits, step)
+        external = (plan.external, not plan.new) if plan.external else ()
+        with self._requests.shown(name, plan):
+            allocated = self._manager.allocate_slots(
+                request, plan.new, hits, blocks, plan.lookahead, *external
+            )
         self.seen |= {"fits": allocated is not None, "new ids": _ids(allocated)}
-        if allocated is not None:
-            self._waiting.discard(name)
-            self._requests.advance(name, hits + new, sampled)
+        if allocated is None:
+            return
+        if step.withdrawn and not waits:
+            self._leave(name)
+            return
+        self._waiting.discard(name)
+        self._requests.advance(name, hits, plan, step)
 
     def finish(self, name: str) -> None:
         """Free a request that has ended or is aborted."""
         self.seen = {}
-        self._requests.end_step()
         self._unfinished.remove(name)
-        self._waiting.discard(name)
-        self._manager.free(self._requests.by_name[name])
+        self._leave(name)
 
     def preempt(self, name: str) -> None:
         """Free a request that waits from now on, with the tokens that it has."""
         self.seen = {}
-        self._requests.end_step()
-        request = self._requests.by_name[name]
-        self._manager.free(request)
-        request.num_computed_tokens = 0
+        self._leave(name)
+
+    def _leave(self, name: str) -> None:
+        self._manager.free(self._requests.by_name[name])
+        self._requests.leave(name)
         self._waiting.add(name)
+
+    def evict(self, name: str, first: int) -> None:
+        """Evict the blocks of a request from one on: their load failed."""
+        self.seen = {}
+        tables = self._manager.get_block_ids(name)
+        self._manager.evict_blocks({block for table in tables for block in table[first:] if block})
 
     def reset(self) -> None:
         """Forget all prefixes, which works if no request has blocks."""
@@ -87,6 +106,11 @@ class Engine:
         tables = [list(map(list, self._manager.get_block_ids(name))) for name in self._unfinished]
         free = self._manager.num_free_blocks
         return self.seen | {"names": list(self._unfinished), "tables": tables, "free": free}
+
+
+def hit_limit(request: CacheRequest, step: Schedule) -> tuple[int, ...]:
+    """Return the most tokens that a hit may have, none for all but the last one."""
+    return (max(0, len(request.token_ids) - 1 - step.short),) if step.short else ()
 
 
 def _ids(blocks: CacheBlocks | None) -> list[list[int]] | None:

@@ -9,7 +9,7 @@ from attnproof.harness.operations.kv_manager.cached_blocks import CachedBlocks
 from attnproof.harness.operations.kv_manager.layout import Layout
 from attnproof.harness.operations.kv_manager.memory import Memory
 
-BLOCKS = "have another number of blocks than the request's tokens need"
+BLOCKS = "are not as many as the tokens need"
 HITS = "are shorter than the cached prefix", "are longer than the cached prefix"
 
 
@@ -24,8 +24,15 @@ class Hits:
         self._memory = memory
         self._prefixes = memory.prefixes(tokens)
 
-    def violations(self, hits: int, adopted: Sequence[Sequence[int]]) -> Iterator[Violation]:
-        """Yield a wrong number of hits, or blocks of hits that are not the request's."""
+    def violations(
+        self, hits: int, adopted: Sequence[Sequence[int]], most: int | None = None
+    ) -> Iterator[Violation]:
+        """Yield a wrong number of hits, or blocks of hits that are not the request's.
+
+        Hits have `most` tokens, by default all but the last one.
+        """
+        n = len(self._prefixes)
+        self._most = min(n - 1 if most is None else most, n - self._layout.lookahead)
         longest = self._longest(content=True)
         # By its hash a draft's block may be that of another token behind it: the ids decide.
         if hits % self._layout.alignment or not longest <= hits <= self._longest(content=False):
@@ -65,7 +72,7 @@ class Hits:
         if not self._layout.caching:
             return 0
         groups, step = range(len(self._layout.groups)), self._layout.alignment
-        for tokens in range((len(self._prefixes) - 1) // step * step, 0, -step):
+        for tokens in range(self._most // step * step, 0, -step):
             if all(self._accepts(group, tokens, content) for group in groups):
                 return tokens
         return 0
@@ -73,7 +80,7 @@ class Hits:
     def _accepts(self, group: int, tokens: int, content: bool) -> bool:
         size, dropped = self._layout.sizes[group], self._layout.drops[group]
         blocks = tokens // size
-        if dropped and tokens + size > self._layout.hit_limit(len(self._prefixes)):
+        if dropped and tokens + size > self._layout.hit_limit(len(self._prefixes), self._most):
             return False
         return all(
             any(not content or i == blocks or self._holds(group, block, i) for block in found)

@@ -56,8 +56,17 @@ class Layout:
         return 0
 
     def written(self, group: int, first: int, end: int, room: int) -> range:
-        """Return the positions whose keys a step writes: of a state the last one, no drafts."""
-        return range(end - 1, end) if self.has_states(group) else range(first, room)
+        """Return the positions whose keys a step writes: of a state the last one, no drafts.
+
+        A drafter writes those again whose later tokens were drafts.
+        """
+        if self.has_states(group):
+            return range(end - 1, end)
+        return range(max(0, first - max(0, self._ahead(group) - 1)), room)
+
+    def _ahead(self, group: int) -> int:
+        """Return the number of tokens behind a key's own on which it depends."""
+        return max(1, self.lookahead) * self.groups[group].draft
 
     def slot(self, group: int, position: int) -> tuple[int, int]:
         """Return the index of a position's block in the table, and its place in the block."""
@@ -81,33 +90,36 @@ class Layout:
     def key(self, group: int, prefixes: list[int], position: int) -> Key | None:
         """Return the key of a position, None of a draft's behind which no token is known.
 
-        A drafter computes it of the token behind the position too.
+        A drafter computes it of the tokens behind the position too.
         """
-        position += self.groups[group].draft
+        position += self._ahead(group)
         return (group, prefixes[position]) if position < len(prefixes) else None
 
     def is_volatile(self, group: int) -> bool:
         """True if the last key of a block depends on a token that the hash does not cover."""
         return self.groups[group].draft and not self.lookahead
 
-    def hit_limit(self, tokens: int) -> int:
-        """Return the tokens within which a request of `tokens` tokens looks up a dropped block."""
-        return tokens - (len(self.groups) == 1)
+    def hit_limit(self, tokens: int, most: int) -> int:
+        """Return the tokens within which a request of `tokens` tokens looks up a dropped block.
 
-    def published(self, group: int, computed: int, tokens: int) -> list[int]:
-        """Return the blocks that are cached of a request with `tokens` tokens, `computed` ones.
-
-        Of a window these are the last ones before a multiple of the alignment, where hits end.
+        `most` are those of the hit.
         """
+        return most if len(self.groups) == 1 else tokens
+
+    def num_full(self, group: int, computed: int, tokens: int) -> int:
+        """Return the full blocks of a request with `tokens` tokens, `computed` ones."""
         size, drop = self.sizes[group], self.drops[group]
         limit = known = min(computed, tokens)
         if len(self.groups) > 1:
             limit -= limit % self.alignment
             limit = min(known, limit + size * (drop and limit > 0))
-        if not self.caching:
-            return []
-        full, per_hit = min(limit, tokens - self.lookahead) // size, self.alignment // size
+        return min(limit, tokens - self.lookahead) // size if self.caching else 0
+
+    def is_cached(self, group: int, block: int) -> bool:
+        """True if a hit can need a full block: of a window the last ones where hits end."""
+        size, drop = self.sizes[group], self.drops[group]
+        per_hit = self.alignment // size
         needed = -(-(self.groups[group].window - 1) // size) + drop
         if self.groups[group].kind != "window" or needed >= per_hit:
-            return list(range(full))
-        return [i for i in range(drop, full) if (i - drop) % per_hit >= per_hit - needed]
+            return True
+        return block >= drop and (block - drop) % per_hit >= per_hit - needed

@@ -34,14 +34,14 @@ def script(case: Case, _pattern: int) -> Script:
     sizes = sizes_of(params)
     groups = [setup.CacheGroup(*astuple(group)) for group in sizes.groups]
     setup.manager = setup.KVCacheManager(sizes.num_blocks, groups, *sizes[2:])
-    setup.engine = setup.Engine(setup.manager, sizes.max_model_len, sizes.chunk_unit)
+    setup.engine = setup.Engine(setup.manager, sizes.max_model_len, sizes.state_size)
     choice = _first_choice(msgspec.json.encode(params))
     lines = []
     for index, call in enumerate(Calls(params)):
         code = Code()
         if index == choice:
             code.engine.exact = False
-        getattr(code.engine, call.do)(*call.arguments)
+        getattr(code.engine, call.do)(*call.arguments, **call.options)
         lines.append(code.line(_label(call), refused=call.do == _REFUSED, kind=call.do))
     return Script(_IMPORTS, setup.statements, tuple(lines))
 
@@ -55,10 +55,10 @@ def _first_choice(encoded: bytes) -> int | None:
     params = msgspec.json.decode(encoded)
     sizes = sizes_of(params)
     ledger = Ledger(sizes)
-    engine = Engine(KVCacheManager(*sizes), sizes.max_model_len, sizes.chunk_unit)
+    engine = Engine(KVCacheManager(*sizes), sizes.max_model_len, sizes.state_size)
     for index, call in enumerate(Calls(params)):
         if call.do != _REFUSED:
-            getattr(engine, call.do)(*call.arguments)
+            getattr(engine, call.do)(*call.arguments, **call.options)
             for _violation in ledger.judge(call, engine.look()):
                 pass  # the generator keeps the books
         if ledger.has_choice:
@@ -74,9 +74,11 @@ def _label(call: Call) -> str:
             prefix = f"{others} as those of {like}" if like else ""
             return f"add {call.name} of {tokens} tokens{prefix}"
         case "schedule":
-            chunk, lookahead, _, joins = call.numbers
-            step = ", in the same step" if joins else ""
-            return f"schedule {call.name}: up to {chunk} tokens, lookahead {lookahead}{step}"
+            options = [f"{key} {value}" for key, value in call.options.items() if key != "chunk"]
+            chunk = call.options["chunk"]
+            return f"schedule {call.name}: up to {', '.join([f'{chunk} tokens', *options])}"
+        case "evict":
+            return f"evict the blocks of {call.name} from index {call.numbers[0]} on"
         case "allocate_nothing":
             return f"allocate nothing for {call.name}"
     return f"{call.do} {call.name}".strip()

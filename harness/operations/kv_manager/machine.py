@@ -46,7 +46,8 @@ class ManagerMachine(Machine):
         windows=st.sampled_from(_GROUPS),
         factor=st.sampled_from((1, 1, 2, 3)),
         draft=st.sampled_from((-1, -1, 0, 1)),
-        lookahead=st.sampled_from((False, False, True)),
+        lookahead=st.sampled_from((0, 0, 1, 2)),
+        watermark=st.sampled_from((0, 0, 0, 2)),
         length=st.sampled_from((24, 12, 40)),
         caching=st.sampled_from((True, True, True, False)),
         prompts=st.lists(_TOKENS, min_size=1, max_size=2),
@@ -58,7 +59,8 @@ class ManagerMachine(Machine):
         windows: list[int | str],
         factor: int,
         draft: int,
-        lookahead: bool,
+        lookahead: int,
+        watermark: int,
         length: int,
         caching: bool,
         prompts: list[int],
@@ -71,6 +73,7 @@ class ManagerMachine(Machine):
             "max_model_len": length,
             "caching": caching,
             "hash_lookahead": lookahead,
+            "watermark": watermark,
         }
         for tokens in prompts:
             self.serve(tokens, 1, tokens, rejoins=False, leaves=False, joins=False)
@@ -111,6 +114,47 @@ class ManagerMachine(Machine):
         """Decode several tokens of one request."""
         for _ in range(tokens):
             self.schedule(which, 0, lookahead, 0, joins=False)
+
+    @precondition(lambda self: self.requests)
+    @rule(
+        which=_SMALL,
+        drafts=st.integers(1, 4),
+        rejected=_SMALL,
+        steps=st.integers(1, 6),
+        ahead=st.booleans(),
+    )
+    def draft(self, which: int, drafts: int, rejected: int, steps: int, ahead: bool) -> None:
+        """Decode with drafts, of which some are rejected, perhaps a step ahead of the results."""
+        numbers = {"drafts": drafts, "rejected": rejected, "ahead": ahead}
+        for _ in range(steps):
+            self.step("schedule", which=which, chunk=0, lookahead=0, sampled=0, **numbers)
+
+    @rule(tokens=_TOKENS, like=_SOME, shared=_TOKENS, external=_TOKENS, delayed=st.booleans())
+    def load(self, tokens: int, like: int, shared: int, external: int, delayed: bool) -> None:
+        """Add a request some of whose tokens a connector loads."""
+        self.add(tokens, like, shared, False)
+        numbers = {"external": external, "delayed": delayed}
+        which = self.requests - 1
+        self.step("schedule", which=which, chunk=39, lookahead=0, sampled=0, **numbers)
+
+    @precondition(lambda self: self.requests)
+    @rule(which=_SMALL, chunk=_TOKENS)
+    def withdraw(self, which: int, chunk: int) -> None:
+        """Preempt a request before its step runs."""
+        self.step("schedule", which=which, chunk=chunk, lookahead=0, sampled=0, withdrawn=True)
+
+    @precondition(lambda self: self.requests)
+    @rule(which=_SMALL, short=st.integers(1, 9))
+    def bound(self, which: int, short: int) -> None:
+        """Resume a request with a bound of its hits."""
+        self.preempt(which)
+        self.step("schedule", which=which, chunk=39, lookahead=0, sampled=0, short=short)
+
+    @precondition(lambda self: self.requests)
+    @rule(which=_SMALL, first=_SMALL)
+    def evict(self, which: int, first: int) -> None:
+        """Evict the last blocks of a request."""
+        self.step("evict", which=which, first=first)
 
     @precondition(lambda self: self.requests)
     @rule(which=_SMALL)

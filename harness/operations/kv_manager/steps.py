@@ -42,9 +42,17 @@ PARAMS = sequence_params(
             ("lookahead", Count),
             ("sampled", Count),
             ("joins", bool, False),
+            ("drafts", Count, 0),
+            ("rejected", Count, 0),
+            ("ahead", bool, False),
+            ("external", Count, 0),
+            ("delayed", bool, False),
+            ("withdrawn", bool, False),
+            ("short", Count, 0),
         ],
         "finish": [("which", Count)],
         "preempt": [("which", Count)],
+        "evict": [("which", Count), ("first", Count)],
         "reset": [],
         "nothing": [("which", Count)],
     },
@@ -54,10 +62,12 @@ PARAMS = sequence_params(
         ("groups", _GROUPS),
         ("max_model_len", _SIZE),
         ("caching", bool),
-        ("hash_lookahead", bool),
+        ("hash_lookahead", _SIZE),
+        ("watermark", _SIZE, 0),
     ],
 )
-"""Sizes of the pool, the groups, whether hashes cover a token behind a block, and the steps."""
+"""Sizes of the pool, the groups, tokens behind a block that its hash covers, sixteenths of the
+pool that new requests leave free, and the steps."""
 _SAMPLES = 2
 """Number of token ids that a model samples: requests of equal tokens may part, or not."""
 
@@ -75,6 +85,33 @@ def groups_of(windows: list[int | str], draft: int = -1, factor: int = 1) -> lis
     ]
 
 
+class Schedule(NamedTuple):
+    """A step of one request."""
+
+    chunk: int
+    """Most tokens of the request to compute."""
+    lookahead: int = 0
+    """Tokens behind them that get blocks."""
+    sampled: int = 0
+    """Token that the model samples, and that accepted drafts are."""
+    joins: bool = False
+    """True if it joins the step of the request before it."""
+    drafts: int = 0
+    """Drafts behind the last token of a running request, of which the last `rejected` are not
+    accepted."""
+    rejected: int = 0
+    ahead: bool = False
+    """True if the next step of the request is scheduled before this one's drafts are judged."""
+    external: int = 0
+    """Tokens behind the hits that a connector has."""
+    delayed: bool = False
+    """True if it loads them while the request waits for its next step."""
+    withdrawn: bool = False
+    """True if the running request is preempted before the step runs."""
+    short: int = 0
+    """Tokens by which a hit has to be shorter than all but the last token."""
+
+
 class Call(NamedTuple):
     """A call of the engine."""
 
@@ -83,11 +120,20 @@ class Call(NamedTuple):
     name: str = ""
     """Request, "" of a step without one."""
     numbers: tuple[Any, ...] = ()
+    step: Schedule | None = None
+    """Numbers of "schedule"."""
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """Arguments of the method."""
         return (self.name, *self.numbers) if self.name else self.numbers
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of the method: the numbers of a step that are not the default."""
+        defaults = Schedule._field_defaults
+        values = {} if self.step is None else self.step._asdict()
+        return {name: value for name, value in values.items() if value != defaults.get(name)}
 
 
 class Sizes(NamedTuple):
@@ -99,11 +145,12 @@ class Sizes(NamedTuple):
     caching: bool
     hash_lookahead: int
     """Tokens behind a block that its hash covers."""
+    watermark: float = 0.0
 
     @property
-    def chunk_unit(self) -> int:
-        """Tokens of which chunks end at a multiple: the block size with states, else 1."""
-        return next((each.block_size for each in self.groups if each.kind == "mamba"), 1)
+    def state_size(self) -> int:
+        """Block size of states, at a multiple of which chunks end, 0 without states."""
+        return next((each.block_size for each in self.groups if each.kind == "mamba"), 0)
 
 
 def sizes_of(params: dict[str, Any]) -> Sizes:
@@ -129,8 +176,9 @@ def sizes_of(params: dict[str, Any]) -> Sizes:
     if len({group.block_size for group in groups}) > 1:
         groups = [each if each.kind != "window" else replace(each, draft=False) for each in groups]
     length = max(1, params["max_model_len"])
-    lookahead = int(params["hash_lookahead"])
-    return Sizes(max(2, params["num_blocks"]), groups, length, params["caching"], lookahead)
+    share = min(16, params.get("watermark", 0)) / 16
+    numbers = length, params["caching"], params["hash_lookahead"], share
+    return Sizes(max(2, params["num_blocks"]), groups, *numbers)
 
 
 class Calls:
@@ -159,10 +207,18 @@ class Calls:
         name = self._unfinished[step["which"] % len(self._unfinished)]
         match step["do"]:
             case "schedule":
-                chunk = 1 + step["chunk"] % self._length
-                lookahead = step["lookahead"] % (self._length + 1)
-                numbers = chunk, lookahead, step["sampled"] % _SAMPLES, step.get("joins", False)
-                return Call("schedule", name, numbers)
+                limits = {"chunk": self._length, "sampled": _SAMPLES}
+                values = {
+                    key: value
+                    if isinstance(value, bool)
+                    else value % limits.get(key, self._length + 1)
+                    for key, value in step.items()
+                    if key in Schedule._fields
+                }
+                values["chunk"] += 1
+                return Call("schedule", name, step=Schedule(**values))
+            case "evict":
+                return Call("evict", name, (step["first"] % self._length,))
             case "finish":
                 self._unfinished.remove(name)
         return Call("allocate_nothing" if step["do"] == "nothing" else step["do"], name)

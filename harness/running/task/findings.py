@@ -38,7 +38,8 @@ _WITHOUT_FIELD = (PROCESS, ERRORS)
 def findings_of(examination: Examination, *, with_outputs: bool = True) -> list[Finding]:
     """Return one finding for each smallest case, from the first oracle that it fails.
 
-    Without outputs the candidate is not called.
+    Two oracles that say the same of one field have found one mistake. Without outputs the
+    candidate is not called.
     """
     order: dict[str, Any] = {name: index for index, name in enumerate(ORACLES)}
     kept: dict[str, Finding] = {}
@@ -54,7 +55,14 @@ def findings_of(examination: Examination, *, with_outputs: bool = True) -> list[
             kept[finding.case_id] = finding
     if not with_outputs:
         return list(kept.values())
-    return [_with_interface(examination, finding) for finding in kept.values()]
+    said: dict[tuple[str, str], Finding] = {}
+    for finding in sorted(kept.values(), key=lambda finding: order[finding.oracle]):
+        said.setdefault((finding.root[2], finding.diagnosis), finding)
+    return [
+        _with_interface(examination, finding)
+        for finding in kept.values()
+        if said[finding.root[2], finding.diagnosis] is finding
+    ]
 
 
 def _with_interface(examination: Examination, finding: Finding) -> Finding:

@@ -61,8 +61,12 @@ class OtherGroupFirst(reference.KVCacheManager):
     """Frees the blocks of the last group first."""
 
     def free(self, request):
-        for table in reversed(self._tables.pop(request.request_id, [])):
-            self._release(reversed(table))
+        tables = []
+        self._release = lambda blocks: tables.append(list(blocks))
+        super().free(request)
+        del self._release
+        for table in reversed(tables):
+            self._release(table)
 
 
 @pytest.mark.parametrize("manager", [OtherIds, NewestBlocks, OtherGroupFirst])
@@ -125,10 +129,10 @@ def test_a_request_rejoins_another_behind_one_token():
 
 def test_any_numbers_are_sizes():
     nothing = {"num_blocks": 0, "block_size": 0, "groups": [], "max_model_len": 0}
-    sizes = sizes_of(nothing | {"caching": True, "hash_lookahead": False})
-    assert sizes == (2, [reference.CacheGroup("full", 1)], 1, True, 0)
+    sizes = sizes_of(nothing | {"caching": True, "hash_lookahead": 0})
+    assert sizes == (2, [reference.CacheGroup("full", 1)], 1, True, 0, 0.0)
     assert (
-        sizes_of(nothing | {"groups": groups_of([1]), "caching": True, "hash_lookahead": False})
+        sizes_of(nothing | {"groups": groups_of([1]), "caching": True, "hash_lookahead": 0})
         .groups[0]
         .window
         == 2
