@@ -46,13 +46,13 @@ def _preempt(which: int) -> Step:
 
 
 _RESET: Step = {"do": "reset"}
+_PROMPT = (_add(13), _schedule(0, 32))
 
 
 def boundaries() -> Iterator[tuple[str, Case]]:
     """Yield named cases, short ones first: a mistake is shown by the first that fails."""
     both: dict[str, Any] = {"groups": groups_of([0, 6])}
     window: dict[str, Any] = {"groups": groups_of([6])}
-    prompt = (_add(13), _schedule(0, 32))
     draft = {"groups": groups_of([0, 0], 1)}
     window_draft = {"groups": groups_of([0, 6], 1), "hash_lookahead": 1}
     drafts_of_two = {"groups": groups_of([0], 0), "hash_lookahead": 2}
@@ -69,43 +69,9 @@ def boundaries() -> Iterator[tuple[str, Case]]:
         "a request of the longest length",
         _case(_add(31), _schedule(0, 32, 9), *[_schedule(0, 1, 9)] * 3, num_blocks=9),
     )
-    yield "nothing to allocate", _case(*prompt, {"do": "nothing", "which": 0}, _schedule(0, 1))
-    yield "aborted before it has blocks", _case(_add(9), _finish(0), *prompt)
-    for name, groups in (("window", window), ("full and its draft", draft), ("states", states)):
-        withdrawn = _schedule(0, 6, withdrawn=True)
-        yield (
-            f"{name}: withdrawn before its step runs (#56525)",
-            _case(_add(13), _schedule(0, 5), withdrawn, _schedule(0, 9), **groups),
-        )
-        loads = (_add(13), _schedule(0, 32, external=8, delayed=True), _add(13, 13))
-        later = (_schedule(1, 1), _schedule(0, 1), _add(13, 13), _schedule(2, 1))
-        yield f"{name}: loaded, and cached later", _case(*loads, *later, **groups)
-    for name, groups in (
-        ("full", {}),
-        ("window", window),
-        ("full and its draft", draft),
-        ("lookahead hashes of two tokens", drafts_of_two),
-    ):
-        for ahead in (False, True):
-            steps = [_schedule(0, 1, drafts=3, rejected=i % 4, ahead=ahead) for i in range(6)]
-            yield (
-                f"{name}: rejected drafts{', a step ahead (#47728)' if ahead else ''}",
-                _case(*prompt, *steps, _finish(0), _add(20, 20), _schedule(0, 32), **groups),
-            )
-    evicted = ({"do": "evict", "which": 0, "first": 1}, _add(13, 13), _schedule(1, 32))
-    yield "evicted blocks in use", _case(*prompt, *evicted, _finish(0), _add(9, 9), **both)
-    ahead = (_add(13), _schedule(0, 3, 6), _add(13, 13), _schedule(1, 32))
-    yield "blocks for the lookahead are not cached", _case(*ahead)
-    bound = (_preempt(0), _schedule(0, 32, short=6))
-    yield "a bound of the hits", _case(*prompt, *bound, **both)
-    kept = (_add(13), _schedule(1, 32), _schedule(1, 29))
-    yield "blocks are kept free", _case(*prompt, *kept, num_blocks=9, watermark=2)
-    rewound = (_add(13), _schedule(0, 8), _schedule(0, 4), _schedule(0, 1), _add(14, 13))
-    yield (
-        "a drafter beside states (#53912)",
-        _case(*rewound, _schedule(1, 32), groups=groups_of([0, "mamba"], 0)),
-    )
-    yield "external blocks evict another group's hits (#44409)", _loaded()
+    yield "nothing to allocate", _case(*_PROMPT, {"do": "nothing", "which": 0}, _schedule(0, 1))
+    yield "aborted before it has blocks", _case(_add(9), _finish(0), *_PROMPT)
+    yield from _further_steps()
     sizes = {"groups": [*groups_of([0], 0), *groups_of([3]), *groups_of([6], factor=2)]}
     for name, groups in (
         ("full", {}),
@@ -126,7 +92,7 @@ def boundaries() -> Iterator[tuple[str, Case]]:
         shared = (_add(13, 13), _schedule(1, 32), _schedule(1, 1, sampled=1), _finish(0))
         yield (
             f"{name}: a prefix in use is shared",
-            _case(*prompt, *shared, *[_schedule(0, 1)] * 8, **groups),
+            _case(*_PROMPT, *shared, *[_schedule(0, 1)] * 8, **groups),
         )
         yield (
             f"{name}: whole prompt cached, a token is left",
@@ -138,22 +104,67 @@ def boundaries() -> Iterator[tuple[str, Case]]:
             for step in (_add(14, shared, 2), _schedule(0, 32), _finish(0))
         ]
         yield f"{name}: blocks are evicted", _case(*evicting, num_blocks=9, **groups)
-        full = (*prompt, _add(20), _schedule(1, 32), _add(20, 20), _schedule(2, 32))
+        full = (*_PROMPT, _add(20), _schedule(1, 32), _add(20, 20), _schedule(2, 32))
         yield (
             f"{name}: no block is left",
             _case(*full, _preempt(0), _schedule(1, 32), _schedule(0, 9), num_blocks=9, **groups),
         )
         yield (
             f"{name}: preempted and resumed",
-            _case(*prompt, *[_schedule(0, 1, 2)] * 6, _preempt(0), _schedule(0, 7), **groups),
+            _case(*_PROMPT, *[_schedule(0, 1, 2)] * 6, _preempt(0), _schedule(0, 7), **groups),
         )
         resets = (_RESET, _preempt(0), _RESET, _schedule(0, 32), _finish(0), _RESET)
-        yield f"{name}: reset in use, and not in use", _case(*prompt, *resets, **groups)
+        yield f"{name}: reset in use, and not in use", _case(*_PROMPT, *resets, **groups)
         yield (
             f"{name}: no caching",
-            _case(*prompt, _add(13, 13), _schedule(1, 32), _finish(0), caching=False, **groups),
+            _case(*_PROMPT, _add(13, 13), _schedule(1, 32), _finish(0), caching=False, **groups),
         )
     yield from _pairs()
+
+
+def _further_steps() -> Iterator[tuple[str, Case]]:
+    """Yield cases of steps beside chunks and decodes."""
+    window, draft = {"groups": groups_of([6])}, {"groups": groups_of([0, 0], 1)}
+    states = {"groups": groups_of(["mamba"])}
+    drafts_of_two: dict[str, Any] = {"groups": groups_of([0], 0), "hash_lookahead": 2}
+    for name, groups in (("window", window), ("full and its draft", draft), ("states", states)):
+        withdrawn = _schedule(0, 6, withdrawn=True)
+        yield (
+            f"{name}: withdrawn before its step runs (#56525)",
+            _case(_add(13), _schedule(0, 5), withdrawn, _schedule(0, 9), **groups),
+        )
+        loads = (_add(13), _schedule(0, 32, external=8, delayed=True), _add(13, 13))
+        later = (_schedule(1, 1), _schedule(0, 1), _add(13, 13), _schedule(2, 1))
+        yield f"{name}: loaded, and cached later", _case(*loads, *later, **groups)
+    for name, groups in (
+        ("full", {}),
+        ("window", window),
+        ("full and its draft", draft),
+        ("lookahead hashes of two tokens", drafts_of_two),
+    ):
+        for ahead in (False, True):
+            steps = [_schedule(0, 1, drafts=3, rejected=i % 4, ahead=ahead) for i in range(6)]
+            yield (
+                f"{name}: rejected drafts{', a step ahead (#47728)' if ahead else ''}",
+                _case(*_PROMPT, *steps, _finish(0), _add(20, 20), _schedule(0, 32), **groups),
+            )
+    evicted = ({"do": "evict", "which": 0, "first": 1}, _add(13, 13), _schedule(1, 32))
+    yield (
+        "evicted blocks in use",
+        _case(*_PROMPT, *evicted, _finish(0), _add(9, 9), groups=groups_of([0, 6])),
+    )
+    behind = (_add(13), _schedule(0, 3, 6), _add(13, 13), _schedule(1, 32))
+    yield "blocks for the lookahead are not cached", _case(*behind)
+    bound = (_preempt(0), _schedule(0, 32, short=6))
+    yield "a bound of the hits", _case(*_PROMPT, *bound, groups=groups_of([0, 6]))
+    kept = (_add(13), _schedule(1, 32), _schedule(1, 29))
+    yield "blocks are kept free", _case(*_PROMPT, *kept, num_blocks=9, watermark=2)
+    rewound = (_add(13), _schedule(0, 8), _schedule(0, 4), _schedule(0, 1), _add(14, 13))
+    yield (
+        "a drafter beside states (#53912)",
+        _case(*rewound, _schedule(1, 32), groups=groups_of([0, "mamba"], 0)),
+    )
+    yield "external blocks evict another group's hits (#44409)", _loaded()
 
 
 def _loaded() -> Case:
