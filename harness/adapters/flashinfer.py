@@ -1,18 +1,24 @@
 """The installed FlashInfer as a candidate: `attnproof verify --candidate flashinfer`.
 
-Its one operation is a Triton kernel behind a function of torch, so that it is offered in the
-lane interpreter. NOT_OFFERED gives a reason for every other operation. Importing the module
-raises ImportError with one line if FlashInfer is missing.
+Positions are a Triton kernel behind a function of torch, offered in the lane interpreter and
+on a GPU; attention is compiled for a GPU, and offered there only. NOT_OFFERED gives a reason for
+every other operation. Importing the module raises ImportError with one line if FlashInfer is
+missing.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from functools import partial
 from typing import Any
 
+import torch
+
+from attnproof.harness.adapters import flashinfer_attention as attention
 from attnproof.harness.adapters.single_engines import (
     Launch,
+    UnfitError,
     divided,
     home_of,
     interprets,
@@ -33,9 +39,21 @@ def _positions() -> Any:
     return Launch(_NAME, lambda *args: partial(function, *args))
 
 
+def _on_gpu(name: str) -> Any:
+    try:
+        flashinfer = importlib.import_module("flashinfer")
+    except Exception as error:
+        raise UnfitError(f"FlashInfer cannot be imported: {error}".splitlines()[0]) from None
+    return getattr(attention, name)(flashinfer)
+
+
+_ATTENTION = ("paged_attention", "decode_attention")
+_gpu = not interprets() and torch.cuda.is_available()
 _offered, NOT_OFFERED = divided(
-    {_NAME: _positions} if interprets() else {},
+    ({_NAME: _positions} if interprets() or _gpu else {})
+    | ({name: partial(_on_gpu, name) for name in _ATTENTION} if _gpu else {}),
     {
+        **dict.fromkeys(_ATTENTION, "FlashInfer has it on a GPU only: --device cuda"),
         _NAME: "FlashInfer has it as a Triton kernel only: verify it with --device interpreter",
         "compute_flashinfer_kv_metadata": "FlashInfer's callers compute it: the candidates vllm "
         "and sglang",
