@@ -122,10 +122,10 @@ def _choose_benchmarks(config: pytest.Config) -> None:
 def timed_candidates(config: pytest.Config) -> list[Candidate]:
     """Return the candidates that `--benchmark` times, the peer last (UsageError)."""
     from attnproof.harness.running.candidates import resolve
-    from attnproof.harness.verbs.bench import OWN, default_peer
+    from attnproof.harness.verbs.bench import OWN, default_peers
 
     names = config.getoption("timed_candidates")
-    names = names or [*(_candidates(config) or [OWN]), default_peer()]
+    names = names or [*(_candidates(config) or [OWN]), *default_peers()]
     return resolve(names, "auto", _value(config, "stub"))
 
 

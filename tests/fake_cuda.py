@@ -130,6 +130,8 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     target = None if func is torch.Tensor.to else func.__name__
     names = [other for other in others if isinstance(other, str | torch.device)]
     target = kwargs.get("device", names[0] if names else target)
+    if target is not None and torch.device(target).type == "meta":
+        return func(*args, **kwargs)
     if target is None:
         example = others[0] if others and isinstance(others[0], torch.Tensor) else tensor
         to_device = isinstance(example, FakeCuda)

@@ -51,8 +51,8 @@ class TimingPlan:
 
     operations: Sequence[Operation]
     candidates: Sequence[Candidate]
-    peer: str
-    """Name of the candidate that the others are compared with, "" for no comparison."""
+    peers: Sequence[str]
+    """Names of the candidates that the others are compared with."""
     cases: Sequence[TimedCase]
     steps: Sequence[TimedStep]
     seconds: float
@@ -118,7 +118,7 @@ def time_all(
     except KeyboardInterrupt:
         interrupted = True
     noise = noise_of(work.against_itself, resolution_ns)
-    timed, compared = _results(work, verdicts, plan.peer, noise)
+    timed, compared = _results(work, verdicts, plan.peers, noise)
     failed, problems = _failures(work, verdicts)
     steps, step_problems = _steps(steps, work)
     wrong = _first_failures(work, FailureKind.WRONG)
@@ -130,7 +130,7 @@ def time_all(
         untimed=[*untimed, *no_steps, *failed],
         noise=noise,
         steps=steps,
-        step_comparisons=list(step_benchmark.comparisons(steps, plan.peer)),
+        step_comparisons=list(step_benchmark.comparisons(steps, plan.peers)),
         control_ns=[round(ns, 1) for ns in work.control_ns],
         seconds=round(time.monotonic() - started, 1),
     )
@@ -251,13 +251,13 @@ def _untimed(operation: Operation, candidate: str, reason: str, workload: str = 
 
 
 def _results(
-    work: _Work, verdicts: dict[str, CandidateVerdicts], peer: str, noise: Noise
+    work: _Work, verdicts: dict[str, CandidateVerdicts], peers: Sequence[str], noise: Noise
 ) -> tuple[list[Timing], list[Comparison]]:
     timed: list[Timing] = []
     compared: list[Comparison] = []
     for entry, measured in _measured(work, Entry):
         timed += timings(entry, measured, verdicts)
-        compared += comparisons(entry, measured, peer, noise)
+        compared += comparisons(entry, measured, peers, noise)
     return timed, compared
 
 

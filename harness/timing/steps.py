@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, product
 from statistics import median
 
 from attnproof.harness.model.candidate import Candidate
@@ -99,12 +99,12 @@ def _identity(entry: StepEntry) -> str:
     return hashlib.sha256(ids.encode()).hexdigest()[:12]
 
 
-def comparisons(steps: Sequence[Steps], peer: str) -> Iterator[StepComparison]:
-    """Compare each candidate with the peer, on the engine steps of both."""
+def comparisons(steps: Sequence[Steps], peers: Sequence[str]) -> Iterator[StepComparison]:
+    """Compare each candidate with each peer, on the engine steps of both."""
     by_pair = {(trace_steps.trace, trace_steps.candidate): trace_steps for trace_steps in steps}
-    for (trace, candidate), mine in by_pair.items():
+    for ((trace, candidate), mine), peer in product(by_pair.items(), peers):
         other = by_pair.get((trace, peer))
-        if candidate == peer or other is None:
+        if candidate in peers or other is None:
             continue
         times = {timed_step.source: median(timed_step.ns) for timed_step in other.steps}
         ratios = {s.source: times[s.source] / median(s.ns) for s in mine.steps if s.source in times}

@@ -65,8 +65,8 @@ class Benchmark:
     operations: list[Operation]
     candidates: list[Candidate]
     """The timed candidates, all of one lane."""
-    peer: str
-    """The last candidate, with which the others are compared; "" for a single candidate."""
+    peers: tuple[str, ...]
+    """The last candidates, with which the others are compared; () for a single candidate."""
     timed: list[TimedCase]
     steps: list[TimedStep]
 
@@ -114,7 +114,7 @@ class Benchmark:
         plan = TimingPlan(
             operations=self.operations,
             candidates=self.candidates,
-            peer=self.peer,
+            peers=self.peers,
             cases=self.timed,
             steps=self.steps,
             seconds=self.options.seconds,
@@ -143,11 +143,11 @@ class Benchmark:
         return outcome
 
     def _settings(self, interrupted: bool) -> dict[str, object]:
-        peer = next((c for c in self.candidates if c.name == self.peer), None)
+        peers = [c for c in self.candidates if c.name in self.peers]
         return {
             "timing budget (s)": self.options.seconds,
             "seed of the workloads": self.options.seed,
-            "compared with": " ".join([self.peer, *([version_of(peer)] if peer else [])]).strip(),
+            "compared with": ", ".join(f"{c.name} {version_of(c)}".strip() for c in peers),
             "interrupted": interrupted,
         }
 
@@ -219,12 +219,13 @@ def prepare(
             "only the lanes cpu and cuda are timed: use --device cpu or cuda to time candidates"
         )
     same = [candidate for candidate in with_speed if candidate.lane == with_speed[0].lane]
-    peer = same[-1].name if len(same) > 1 else ""
+    own = max(1, len(same) - options.peers)
+    peers = tuple(candidate.name for candidate in same[own:])
     traces = _traces(options)
     steps = [step for trace in traces for step in timed_steps(operations, trace)]
     batches = workloads(traces, options.seed)
     cases = timed_cases(operations, batches, real_sizes=same[0].lane == "cuda")
-    return Benchmark(options, operations, same, peer, cases, steps)
+    return Benchmark(options, operations, same, peers, cases, steps)
 
 
 def check_files(options: TimingOptions) -> None:

@@ -47,7 +47,7 @@ def campaign_run(
         for operation in plan.operations
     ]
     outcomes = outcomes if interrupted else _linked(outcomes, plan)
-    record = record_run(plan, outcomes, options, command, interrupted, peer="")
+    record = record_run(plan, outcomes, options, command, interrupted, peers=())
     record.started = driver.ledger.begun.started
     record.seconds = round(driver.worked_s, 1)
     # The report is of all starts together: it replaces an earlier one.

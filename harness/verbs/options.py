@@ -227,6 +227,11 @@ class TimingOptions:
     baselines: Annotated[Path, typer.Option(help="folder of baselines")] = Path("reports/baselines")
     markdown: Annotated[Path | None, typer.Option(help="file for the tables as Markdown")] = None
 
+    @property
+    def peers(self) -> int:
+        """Number of the last candidates that the others are compared with."""
+        return 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(TimingOptions, RunOptions):
@@ -237,12 +242,17 @@ class BenchOptions(TimingOptions, RunOptions):
         "auto"
     )
     against: Annotated[
-        str,
+        list[str],
         typer.Option(
-            help="candidate to compare with (default: torch-sdpa if --ops is attention alone, "
-            "else vllm, or the reference)"
+            help="candidate to compare with; repeatable (default: torch-sdpa if --ops is attention "
+            "alone, else vllm, or the reference; on cuda torch-sdpa and all engines that import)"
         ),
-    ] = ""
+    ] = field(default_factory=list)
+
+    @property
+    def peers(self) -> int:
+        """Number of peers, which are the last candidates."""
+        return len(self.against)
 
 
 @dataclass(frozen=True, kw_only=True)

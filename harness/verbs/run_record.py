@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from attnproof.harness.escaping import shell_command, shell_path
@@ -25,15 +27,15 @@ def record_run(
     options: VerifyOptions,
     command: str,
     interrupted: bool,
-    peer: str,
+    peers: Sequence[str],
 ) -> RunBuilder:
     """Return the record of the outcomes, without times.
 
-    `peer` is the candidate that others are compared with, "" without one.
+    `peers` are the candidates that others are compared with.
     """
     results = [outcome.result for outcome in outcomes]
     if options.ops:
-        results = [r if r.candidate == peer else _unverified_if_absent(r) for r in results]
+        results = [r if r.candidate in peers else _unverified_if_absent(r) for r in results]
     findings = [finding for outcome in outcomes for finding in outcome.findings]
     advice = [finding for outcome in outcomes for finding in outcome.advice]
     deviations = [deviation for outcome in outcomes for deviation in outcome.deviations]

@@ -131,7 +131,7 @@ def run_verification(
     probed = probe(candidates, operations, settings)
     candidates, lacking = _lanes(probed, operations, options, only_timed=timing is not None)
     if timing is not None and not (options.bench or options.ops):
-        operations = _offered(operations, candidates[:-1], lacking)
+        operations = _offered(operations, candidates[: -timing.peers], lacking)
     for candidate in candidates:
         announce(candidate)
     depth = depth_of(options, operations, candidates, lacking, base)
@@ -161,8 +161,8 @@ def run_verification(
     started, clock = datetime.datetime.now(UTC), time.monotonic()
     with observer(settings.examples + len(steps)) as progress:
         outcomes, interrupted = run(plan, output.scratch, progress)
-    peer = benchmark.peer if benchmark else ""
-    record = record_run(plan, [*held, *outcomes], options, command, interrupted, peer)
+    peers = benchmark.peers if benchmark else ()
+    record = record_run(plan, [*held, *outcomes], options, command, interrupted, peers)
     record.started = started.isoformat(timespec="seconds")
     record.seconds = round(time.monotonic() - clock, 1)
     record.strength = strength

@@ -45,7 +45,7 @@ def attend_on_device(a: Attention) -> None:
     else:
         programs = a.query.shape[0] * group // tiles.rows + num_reqs
         first_step = 1 << num_reqs.bit_length() >> 1
-    splits = splits_for(programs * kv_heads, _most_keys(a), tiles.keys, a.query.device)
+    splits = splits_for(programs * kv_heads, _most_keys(a), tiles, a.query.device)
     _attend(a, tiles, layout, (programs, kv_heads, splits), first_step, tiles_each)
 
 

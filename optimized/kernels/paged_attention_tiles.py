@@ -1,16 +1,20 @@
 """Sizes of the tiles and number of key parts of the paged attention kernels.
 
-They are computed from numbers on the host, so a launch needs no sync.
+They are computed from numbers on the host, so a launch needs no sync. The sizes of aligned data
+on a GPU are those of `attention_tiles.json`, which `tools/attention_tiles.py` writes.
 """
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import torch
 
 from ..dispatch import INTERPRETED
+from .launcher import cdiv
 from .versions import power_of_two
 
 Target = Literal["interpreter", "hip", "sm80", "sm90"]
@@ -21,12 +25,11 @@ SPLITS_AT_ONCE: Final = 16
 """Parts that one iteration of the merge loads."""
 _LEAST_TILES: Final = 4
 """Minimum of key tiles in one part: shorter parts cost more than they save."""
-_PROGRAMS_PER_PROCESSOR: Final = 8
-"""Programs per multiprocessor up to which more parts still make the launch faster."""
-_RESULT_TILE: Final[dict[Target, int]] = {"hip": 16384, "sm80": 8192, "sm90": 16384}
-"""Elements of a program's result, rows times head size, that fit into registers."""
-_KEY_TILE: Final = 8192
-"""Elements of one tile of keys, of which shared memory holds two stages, and of values."""
+_NEARLY: Final = 1.05
+"""Estimated time of a launch, relative to the shortest, up to which fewer parts are better:
+bounds of lengths may be loose, and then parts are short."""
+_LEAST_HEAD, _MOST_HEAD, _MOST_ROWS = 64, 256, 128
+"""Bounds of the head sizes and of the query rows in the table."""
 _UNALIGNED_KEYS: Final = 16
 """Keys of a tile of data that is not aligned."""
 _INTERPRETED_KEYS: Final = 32
@@ -44,36 +47,59 @@ class Tiles(NamedTuple):
     """Head size, rounded up to a power of two."""
     num_warps: int
     num_stages: int
+    resident: int
+    """Programs that a multiprocessor holds at once."""
+
+
+_TABLE: Final = json.loads(
+    Path(__file__).with_name("attention_tiles.json").read_text(encoding="utf-8")
+)
+"""Sizes by target, head size and query rows."""
 
 
 @lru_cache(maxsize=256)
 def tiles_for(head_size: int, most_rows: int, target: Target, *, aligned: bool) -> Tiles:
     """Return the tiles for heads of `head_size` and at most `most_rows` query rows a request.
 
-    Few rows (decodes) get the smallest tile of the matrix units and a deep pipeline, as
-    they are bound by memory; many rows get the largest tile that registers hold without
-    spills. Data that is not aligned, which no engine has, gets small tiles: element by element,
-    large ones spill and compile for seconds.
+    Data that is not aligned, which no engine has, gets small tiles: element by element, large
+    ones spill and compile for seconds.
     """
     head = max(16, power_of_two(head_size))
     least = max(16, power_of_two(most_rows))
     if target == "interpreter":
-        return Tiles(min(32, least), _INTERPRETED_KEYS, head, 4, 1)
-    rows = min(least, 128, max(16, _RESULT_TILE[target] // head))
+        return Tiles(min(32, least), _INTERPRETED_KEYS, head, 4, 1, 8)
+    in_table = min(max(head, _LEAST_HEAD), _MOST_HEAD)
+    row = _TABLE[f"{target} {in_table} {min(least, _MOST_ROWS)}"]
+    beyond = max(1, head // in_table)  # the elements of a tile stay the same
+    rows, keys = (max(16, row[name] // beyond) for name in ("rows", "keys"))
     if not aligned:
-        return Tiles(min(32, rows), _UNALIGNED_KEYS, head, 4, 1)
-    keys = min(64, max(16, _KEY_TILE // head))
-    if target == "hip":
-        return Tiles(rows, keys, head, 4, 2)
-    many = rows == 128 or rows * head >= _RESULT_TILE[target]
-    # A key's load waits for the load of its block id, so prefetching one tile takes two stages.
-    return Tiles(rows, keys, head, 8 if many else 4, 5 if rows == 16 else 3)
+        return Tiles(min(32, rows), _UNALIGNED_KEYS, head, 4, 1, 2)
+    return Tiles(rows, keys, head, row["num_warps"], row["num_stages"], row["resident"])
 
 
-def splits_for(programs: int, most_keys: int, keys: int, device: torch.device) -> int:
-    """Return the number of key parts with which `programs` of `most_keys` keys fill the device."""
-    wanted = _PROGRAMS_PER_PROCESSOR * _processors(device) // (programs or 1)
-    return min(wanted, most_keys // (_LEAST_TILES * keys), MAX_SPLITS) or 1
+def splits_for(programs: int, most_keys: int, tiles: Tiles, device: torch.device) -> int:
+    """Return the number of key parts with which `programs` of `most_keys` keys end first."""
+    slots = tiles.resident * _processors(device)
+    return _splits(programs, cdiv(most_keys, tiles.keys), slots, 2 * tiles.rows / tiles.keys)
+
+
+@lru_cache(maxsize=1024)
+def _splits(programs: int, key_tiles: int, slots: int, part: float) -> int:
+    """Return the fewest parts whose estimated time is nearly the shortest.
+
+    The unit is the time of one tile of keys in each of the device's `slots`. Programs run in
+    waves of that many; beside its share of the tiles, a program takes about one unit for itself,
+    as does the launch of the merge. `part` is what writing and reading the result of a part takes,
+    in tiles.
+    """
+
+    def time(parts: int) -> float:
+        waves = cdiv(programs * parts, slots)
+        merge = 1 + parts * programs * part / slots if parts > 1 else 0
+        return waves * (cdiv(key_tiles, parts) + 1) + merge
+
+    times = [time(parts) for parts in range(1, min(key_tiles // _LEAST_TILES, MAX_SPLITS) + 1)]
+    return next((n for n, each in enumerate(times, 1) if each <= min(times) * _NEARLY), 1)
 
 
 @lru_cache(maxsize=16)

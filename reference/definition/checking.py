@@ -310,13 +310,16 @@ def _limit(bound: Bound | None, sizes: dict[str, int]) -> int | None:
 
 
 def _check_batch(name: str, passed: list[tuple[Argument, Any]], sizes: dict[str, int]) -> None:
-    """Require that lengths, offsets and the block table on the CPU are of one batch."""
+    """Require that lengths, offsets and the block table on the CPU are of one batch.
+
+    Of a block table on a device only the width is looked at.
+    """
     by_role: dict[str, tuple[str, torch.Tensor]] = {
         arg.declared.role: (arg.name, value[: _first_size(arg.declared, value, sizes)])
         for arg, value in passed
         if isinstance(arg.declared, Array)
         and arg.declared.follows_batch
-        and value.is_cpu
+        and (value.is_cpu or arg.declared.role == "block table")
         and not (arg.declared.or_empty and not value.numel())
     }
     amounts = {
@@ -336,6 +339,8 @@ def _check_batch(name: str, passed: list[tuple[Argument, Any]], sizes: dict[str,
         needed = int(pages.max()) if len(pages) else 0
         if needed > table.shape[1]:
             raise MetadataError(name, field, f"{table.shape[1]} columns wide", f"at least {needed}")
+        if not table.is_cpu:
+            return
         live = torch.arange(table.shape[1]) < pages[:, None]
         lowest = torch.where(live, table, 0).amin(1) if table.numel() else table.flatten()
         refuse(name, field, lowest, lowest < 0, "block ids of at least 0")

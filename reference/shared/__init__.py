@@ -44,6 +44,7 @@ from .subclasses import subclass_attention_backend, subclass_attention_metadata
 from .tp_mapping import compute_tp_mapping
 from .transfers import map_block_ids_for_block_size_ratio, pair_block_ids
 from .xformers import XFormersAttentionMetadata
+from .zeroing import zero_blocks
 
 __all__ = [
     "AttentionBackend",
@@ -83,4 +84,5 @@ __all__ = [
     "set_kv_cache_layout",
     "subclass_attention_backend",
     "subclass_attention_metadata",
+    "zero_blocks",
 ]

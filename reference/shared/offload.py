@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 
 from ..definition.definition import operation
-from ..definition.roles import Array, Int, Object
+from ..definition.roles import Array, Int, Object, of_shapes
 
 _Ids = Annotated[list[int], Object()]
 _Size = Annotated[int, Int(least=1, below=2**16)]
@@ -30,6 +30,7 @@ def _lists_agree(
         yield name, len({*ids}) < len(ids), "distinct ids"
 
 
+@of_shapes
 def _chunks_fit(
     source: torch.Tensor,
     target: torch.Tensor,

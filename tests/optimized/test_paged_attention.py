@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from attnproof.optimized import dispatch
 from attnproof.optimized.kernels import paged_attention_tiles as tiles
 
 HOST = sys.modules["attnproof.optimized.host.paged_attention"]
+TOOL = Path(__file__).parents[2] / "tools" / "attention_tiles.py"
 F16, BF16 = torch.float16, torch.bfloat16
 
 
@@ -99,14 +102,72 @@ def test_every_head_size_has_tiles(head_size, target, rows, aligned):
     assert made.rows * made.head <= max(16384, 16 * made.head)
 
 
-def test_splits_fill_an_idle_device_and_no_more(monkeypatch):
+@pytest.mark.parametrize(
+    ("programs", "keys", "splits"),
+    [
+        (8, 100_000, 48),  # one wave of 384 programs on 396 places
+        (64, 32_768, 6),
+        (512, 8192, 3),  # 1,536 programs in 4 waves: 1,024 would take 3 of their length
+        (8, 1024, 4),
+        (4096, 1024, 1),
+        (1, 0, 1),
+    ],
+)
+def test_parts_of_the_keys_fill_whole_waves(monkeypatch, programs, keys, splits):
     monkeypatch.setattr(tiles, "_processors", lambda _device: 132)
-    device = torch.device("cuda")
-    assert tiles.splits_for(8, 100_000, 64, device) == tiles.MAX_SPLITS
-    assert tiles.splits_for(8, 1024, 64, device) == 4
-    assert tiles.splits_for(512, 8192, 64, device) == 2
-    assert tiles.splits_for(4096, 1 << 20, 64, device) == 1
-    assert tiles.splits_for(1, 0, 64, device) == 1
+    sizes = tiles.tiles_for(128, 4, "sm90", aligned=True)._replace(resident=3)
+    assert tiles.splits_for(programs, keys, sizes, torch.device("cuda")) == splits
+
+
+class TestTableOfTiles:
+    """The script that makes the table of tiles."""
+
+    @pytest.fixture
+    def tool(self):
+        spec = importlib.util.spec_from_file_location("attention_tiles", TOOL)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    def test_the_table_follows_from_the_stored_resources(self, tool):
+        assert tool.problems() == []
+
+    @pytest.mark.parametrize(
+        ("change", "sizes"),
+        [
+            ({}, (16, 64, 4, 5)),
+            ({"stack_bytes": 64}, (16, 64, 4, 4)),
+            ({"shared_bytes": 1 << 20}, 0),
+        ],
+        ids=["fits", "spills", "does not fit"],
+    )
+    def test_the_first_candidate_that_fits_is_chosen(self, tool, change, sizes):
+        cost = {"registers": 168, "shared_bytes": 72192, "stack_bytes": 0}
+
+        def cost_of(_cell, tried):
+            return cost | change if tried[3] == 5 or "shared_bytes" in change else cost
+
+        cell = "sm90", 128, 16
+        if not sizes:
+            with pytest.raises(ValueError, match="no candidate fits"):
+                tool.chosen(cell, cost_of)
+        else:
+            row = tool.chosen(cell, cost_of)
+            assert tuple(row.values()) == (*sizes, 3, tool.BY_RESOURCES)
+
+    def test_the_fastest_of_the_neighbours_is_chosen(self, tool):
+        cost = {"registers": 100, "shared_bytes": 40000, "stack_bytes": 0}
+        row = tool.row_of((64, 64, 4, 3), 3, tool.BY_RESOURCES)
+        tried = []
+
+        def time_of(_cell, sizes, programs):
+            tried.append((sizes, programs))
+            return abs(sizes[1] - 30) + sizes[2] + sizes[3]
+
+        best = tool.fastest(("sm90", 128, 128), row, lambda *_: cost, time_of, "measured on this")
+        assert tuple(best.values()) == (64, 32, 4, 3, 4, "measured on this")
+        assert ((64, 64, 8, 3), 2) in tried
+        assert ((128, 64, 4, 3), 4) in tried
 
 
 @pytest.mark.skipif(not dispatch.INTERPRETED, reason="xformers' operator takes no CPU tensors")

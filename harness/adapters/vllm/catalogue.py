@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 from attnproof import reference
 from attnproof.harness.adapters.quiet import quietly
+from attnproof.harness.adapters.single_engines import interprets
 from attnproof.harness.adapters.vllm import (
+    attention,
     builders,
     drafter,
     functions,
@@ -21,6 +23,7 @@ from attnproof.harness.adapters.vllm import (
     nixl,
     offload,
     state_builders,
+    zeroing,
 )
 from attnproof.harness.adapters.vllm.functions import Adapted, First
 from attnproof.harness.adapters.vllm.installed import defines, find
@@ -69,12 +72,15 @@ PROPOSER = Entry(
 
 _RUNNER = "v1.worker.gpu"
 _INPUTS = Entry((f"{_RUNNER}.input_batch",))
+_ATTENTION = Entry(("v1.attention.ops.triton_unified_attention",), name="unified_attention")
+_WRITE = "triton_reshape_and_cache_flash"
 
 
 def _tables(cls: type[Any]) -> type[Any]:
-    """Return BlockTables, with the buffers that vLLM's CPU runner takes for pinned memory."""
-    buffers = quietly(f"vllm.{_RUNNER}.buffer_utils")
-    buffers.UvaBuffer = find(("v1.worker.cpu.buffer_utils",), "UvaBuffer")  # type: ignore[attr-defined]
+    """Return BlockTables, without a GPU with the buffers of vLLM's CPU runner for pinned memory."""
+    if interprets():
+        buffers = quietly(f"vllm.{_RUNNER}.buffer_utils")
+        buffers.UvaBuffer = find(("v1.worker.cpu.buffer_utils",), "UvaBuffer")  # type: ignore[attr-defined]
     return cls
 
 
@@ -205,6 +211,11 @@ KERNELS: dict[str, Entry] = {
             "device",
         ),
     ),
+    "paged_attention": _ATTENTION._replace(adapt=attention.paged_attention),
+    "decode_attention": _ATTENTION._replace(adapt=attention.decode_attention),
+    "reshape_and_cache_flash": Entry(
+        (f"v1.attention.ops.{_WRITE}",), attention.cache_write, _WRITE
+    ),
     "prepare_dcp_local_seq_lens": Entry((f"{_RUNNER}.cp_utils",)),
     "prepare_pos_seq_lens": _INPUTS,
     "prepare_prefill_inputs": _INPUTS,
@@ -227,6 +238,12 @@ KERNELS: dict[str, Entry] = {
     ),
     "copy_and_expand_eagle_inputs": Entry(
         (_DRAFTER,), drafter.ExpandedInputs, "_copy_and_expand_eagle_inputs"
+    ),
+    "zero_blocks": Entry(
+        ("v1.worker.utils",),
+        zeroing.BlockZeroer,
+        "KVBlockZeroer",
+        members=("__init__", "zero_block_ids"),
     ),
 }
 """Operations that are Triton kernels or launch one, which the adapter `vllm_triton` offers."""
@@ -259,9 +276,6 @@ _REASONS: dict[str, str] = {
     "CommonAttentionMetadata": "no vLLM puts graph padding on a batch with a function of its own",
     "PersistentBatch": _OURS,
     "rank_slot_mapping": "the adapter gives build_slot_mapping no ranks",
-    "paged_attention": _OURS,
-    "decode_attention": _OURS,
-    "reshape_and_cache_flash": _OPERATORS,
     "batch_sequence": "vLLM's functions keep nothing between steps: each is judged by itself",
     "swap_blocks": _OPERATORS,
     "copy_blocks": _OPERATORS,

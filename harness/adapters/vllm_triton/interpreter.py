@@ -7,6 +7,8 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from attnproof.harness.adapters.quiet import quietly
 
 _ON = {"1", "true", "on", "yes"}
@@ -15,10 +17,16 @@ _ON = {"1", "true", "on", "yes"}
 def use_triton() -> bool:
     """Import vLLM's Triton utilities so that they find Triton, False if they do not.
 
-    Raises ImportError without the interpreter. True if vLLM is missing: the adapter `vllm` says so.
+    Raises ImportError without interpreter and GPU. True if vLLM is missing: the adapter `vllm`
+    says so.
     """
-    if os.environ.get("TRITON_INTERPRET", "").lower() not in _ON:
-        raise ImportError("the kernels of vLLM run in Triton's interpreter: --device interpreter")
+    if not torch.cuda.is_available():
+        if os.environ.get("TRITON_INTERPRET", "").lower() not in _ON:
+            raise ImportError(
+                "the kernels of vLLM run on a GPU, or in Triton's interpreter: --device interpreter"
+            )
+        # Asked for by the launch of the cache write: its tile is that of a card from Hopper on.
+        torch.cuda.get_device_capability = lambda _device=None: (9, 0)  # type: ignore[assignment]
     backends = import_module("triton.backends").backends
     added = _backends(backends)
     backends.update(added)

@@ -111,9 +111,10 @@ def _choice(values: tuple[Any, ...]) -> Parameter:
     return one_of(kind if kind in (bool, float) else Literal[values], *values)
 
 
-def one_of(kind: Any, *values: Any) -> Parameter:
-    """Return a parameter with one of the values, the usual one first."""
-    return Parameter(kind, values, st.sampled_from(values))
+def one_of(kind: Any, *values: Any, means: str = "") -> Parameter:
+    """Return a parameter with one of the values, the usual one first, and what it `means`."""
+    described = Annotated[kind, Meta(description=means)] if means else kind
+    return Parameter(described, values, st.sampled_from(values))
 
 
 def mostly(kind: Any, usual_value: Any, *others: Any) -> Parameter:

@@ -162,9 +162,9 @@ copy_offloaded_blocks = derive_built_in(
     },
     parameters={
         "groups": Parameter(_Groups, _GROUPS, _DRAWN),
-        "parts": one_of(Some, 4, 1, 2, 3),
-        "page": one_of(Some, 8, 1, 5, 64),
-        "unused": one_of(Few, 0, 1, 3),
+        "parts": one_of(Some, 4, 1, 2, 3, means="Blocks of a chunk"),
+        "page": one_of(Some, 8, 1, 5, 64, means="Bytes of a block"),
+        "unused": one_of(Few, 0, 1, 3, means="Bytes of padding in a block"),
     },
     examples=_examples,
     steps=_steps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Final
 
@@ -21,7 +21,7 @@ _OTHERS: Final = {
     "trace": "steps of traces",
     "recorded": "recorded batches",
     "model": "layers of models",
-    "served": "batches that a GPU serves",
+    "served": "",  # each has a row of its own
 }
 
 
@@ -34,8 +34,8 @@ def bench_markdown(run: Run) -> str:
     for candidate in dict.fromkeys(row.candidate for row in every):
         for clock in CLOCKS:
             rows = [row for row in every if (row.candidate, row.clock) == (candidate, clock)]
-            # The peer's times follow from the candidates' times and ratios.
-            if rows and (any(row.compared for row in rows) or not bench.comparisons):
+            # The only peer's times follow from the candidates' times and ratios.
+            if rows and (any(row.comparisons for row in rows) or len(peers_of(every)) != 1):
                 lines += ["", *_piped(list(_by_requests(f"{candidate}, {clock}", rows)))]
                 lines += ["", *_piped(list(_others(f"{candidate}, {clock}", rows)))]
     for operations in step_operations(bench):
@@ -64,37 +64,53 @@ def _introduction(run: Run, bench: Bench) -> str:
 def _by_requests(title: str, rows: list[TimingRow]) -> Iterator[TextRow]:
     """Yield the headings, then a row per operation and kind of batch, a column per size."""
     drawn = [row for row in rows if row.timing.workload.kind in _KINDS]
+    named = len(peers_of(rows)) > 1
     columns = sorted({row.timing.workload.requests for row in drawn})
     yield (title, "requests:", *(f"{count:,}" for count in columns))
     for operation, group in groupby(drawn, lambda row: row.operation):
         cells: dict[str, dict[int, str]] = {}
         for row in group:
             workload = row.timing.workload
-            cells.setdefault(workload.kind, {})[workload.requests] = _cell(row)
+            cells.setdefault(workload.kind, {})[workload.requests] = _cell(row, named=named)
         for number, kind in enumerate(kind for kind in _KINDS if kind in cells):
             name = operation if number == 0 else ""
             yield (name, kind, *(cells[kind].get(count, "") for count in columns))
 
 
-def _cell(row: TimingRow) -> str:
-    time, compared = time_text(row.interval.median_ns), row.compared
-    if compared is None:
-        return time
-    glyph = "" if compared.verdict == "faster" else f"{SPEED_GLYPHS[compared.verdict]} "
-    return f"{glyph}{ratio_text(compared.ratio)}, {time}"
+def _cell(row: TimingRow, *, named: bool) -> str:
+    ratios = [
+        f"{'' if c.verdict == 'faster' else f'{SPEED_GLYPHS[c.verdict]} '}{ratio_text(c.ratio)}"
+        + (f" of {c.peer}" if named else "")
+        for c in row.comparisons
+    ]
+    return ", ".join([*ratios, time_text(row.interval.median_ns)])
+
+
+def peers_of(rows: Iterable[TimingRow]) -> list[str]:
+    """Return the names of the peers that rows are compared with."""
+    return list(dict.fromkeys(c.peer for row in rows for c in row.comparisons))
 
 
 def _others(title: str, rows: list[TimingRow]) -> Iterator[TextRow]:
-    """Yield the headings, then ranges over workloads of other kinds."""
-    yield (title, "on", "timings", "times as fast", "time")
+    """Yield the headings, then served batches, and ranges over workloads of other kinds."""
+    peers = peers_of(rows)
+    named = [f"times as fast as {peer}" for peer in peers]
+    yield (title, "on", "timings", *(named if len(peers) > 1 else ["times as fast"]), "time")
     others = [row for row in rows if row.timing.workload.kind in _OTHERS]
-    keys = groupby(others, lambda row: (row.operation, row.timing.workload.kind))
-    for (operation, kind), group in keys:
-        rows_of_kind = list(group)
-        ratios = sorted(row.compared.ratio for row in rows_of_kind if row.compared)
-        times = sorted(row.interval.median_ns for row in rows_of_kind)
-        ranges = _range([ratio_text(r) for r in ratios]), _range([time_text(ns) for ns in times])
-        yield (operation, _OTHERS[kind], str(len(rows_of_kind)), *ranges)
+    for (operation, name), group in groupby(others, lambda row: (row.operation, _place(row))):
+        timed = list(group)
+        ratios = [
+            sorted(c.ratio for row in timed for c in row.comparisons if c.peer == peer)
+            for peer in peers
+        ]
+        columns = [_range([ratio_text(ratio) for ratio in each]) for each in ratios] or [""]
+        times = sorted(row.interval.median_ns for row in timed)
+        yield (operation, name, str(len(timed)), *columns, _range([time_text(ns) for ns in times]))
+
+
+def _place(row: TimingRow) -> str:
+    workload = row.timing.workload
+    return workload.name if workload.kind == "served" else _OTHERS[workload.kind]
 
 
 def _range(ascending: list[str]) -> str:

@@ -14,17 +14,16 @@ _HEADINGS = ("steps of", "candidate", "a step", "least to most", "geometric mean
 def step_table(bench: Bench) -> list[TextRow]:
     """Return the headings, then a row for each trace and candidate."""
     rows: list[TextRow] = [_HEADINGS]
-    for steps, medians, compared in step_rows(bench):
+    for steps, medians, comparisons in step_rows(bench):
         least, most = time_text(min(medians)), time_text(max(medians))
-        mean = ratio_of_peer(compared.geometric_mean, compared) if compared else ""
-        rows.append(
-            (
-                f"{steps.trace} ({len(steps.steps)})",
-                steps.candidate,
-                time_text(median(medians)),
-                f"{least} to {most}",
-                mean,
-                ratio_text(compared.worst) if compared else "",
-            )
+        names: TextRow = (
+            f"{steps.trace} ({len(steps.steps)})",
+            steps.candidate,
+            time_text(median(medians)),
+            f"{least} to {most}",
         )
+        ratios = [(ratio_of_peer(c.geometric_mean, c), ratio_text(c.worst)) for c in comparisons]
+        for ratio in ratios or [("", "")]:
+            rows.append((*names, *ratio))
+            names = ("",) * len(names)
     return rows

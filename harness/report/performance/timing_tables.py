@@ -175,7 +175,8 @@ def _rows(
         cells = [_time(mine.get(column)) for column in columns]
         for pair in compared_pairs:
             own = mine.get((pair.candidate, pair.clock))
-            cells += _verdict(own.compared if own else None)
+            of_peer = (c for c in own.comparisons if c.peer == pair.peer) if own else iter(())
+            cells += _verdict(next(of_peer, None))
         if varied:
             counts = sorted({row.timing.host.samples for row in mine.values()})
             # The smallest and the largest count, or the only one.

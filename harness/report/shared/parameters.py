@@ -129,6 +129,10 @@ def _fields(params: type[msgspec.Struct]) -> dict[str, str]:
                     ast.Expr(value=ast.Constant(value=str(docstring))),
                 ):
                     texts[name] = " ".join(docstring.split())
-    structs = [f for f in msgspec.structs.fields(params) if isinstance(f.type, type)]
-    described = (f for f in structs if issubclass(f.type, msgspec.Struct))
-    return {f.name: inspect.getdoc(f.type) or "" for f in described} | texts
+    for one in msgspec.structs.fields(params):
+        if isinstance(one.type, type) and issubclass(one.type, msgspec.Struct):
+            texts.setdefault(one.name, inspect.getdoc(one.type) or "")
+        for meta in getattr(one.type, "__metadata__", ()):
+            if isinstance(meta, msgspec.Meta) and meta.description:
+                texts[one.name] = meta.description
+    return texts

@@ -19,13 +19,13 @@ CLOCKS: Final[tuple[Clock, ...]] = ("host", "device")
 
 
 class TimingRow(NamedTuple):
-    """One timing by one clock, and its comparison with the peer."""
+    """One timing by one clock, and its comparisons with the peers."""
 
     timing: Timing
     clock: Clock
     interval: Interval
-    compared: Comparison | None
-    """None for the peer itself, and for a candidate timed alone."""
+    comparisons: tuple[Comparison, ...]
+    """Empty for a peer itself, and for a candidate timed alone."""
 
     @property
     def operation(self) -> str:
@@ -85,27 +85,36 @@ class StepRow(NamedTuple):
     steps: Steps
     medians_ns: list[float]
     """Median of each step, in the order of the trace."""
-    compared: StepComparison | None
+    comparisons: tuple[StepComparison, ...]
 
 
 def timing_rows(bench: Bench) -> list[TimingRow]:
     """Return a row for each timing and clock, in the order of the run, host before device."""
-    compared = {(c.operation, c.workload, c.candidate, c.clock): c for c in bench.comparisons}
+    compared: dict[tuple[str, str, str, Clock], list[Comparison]] = {}
+    for c in bench.comparisons:
+        compared.setdefault((c.operation, c.workload, c.candidate, c.clock), []).append(c)
     rows = []
     for timing in bench.timings:
         for clock in CLOCKS:
             interval = timing.host if clock == "host" else timing.device
             if interval is not None:
                 key = (timing.operation, timing.workload.name, timing.candidate, clock)
-                rows.append(TimingRow(timing, clock, interval, compared.get(key)))
+                rows.append(TimingRow(timing, clock, interval, tuple(compared.get(key, ()))))
     return rows
 
 
 def step_rows(bench: Bench) -> list[StepRow]:
     """Return a row for each trace and candidate, in the order of the run."""
-    compared = {(c.trace, c.candidate): c for c in bench.step_comparisons}
     return [
-        StepRow(steps, step_medians(steps), compared.get((steps.trace, steps.candidate)))
+        StepRow(
+            steps,
+            step_medians(steps),
+            tuple(
+                c
+                for c in bench.step_comparisons
+                if (c.trace, c.candidate) == (steps.trace, steps.candidate)
+            ),
+        )
         for steps in bench.steps
     ]
 

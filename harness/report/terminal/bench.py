@@ -37,7 +37,7 @@ def _table(bench: Bench) -> list[TextRow]:
 
 
 def _timings(bench: Bench) -> Iterator[TextRow]:
-    """Yield a line for each timing and clock; a name that repeats the line above is left out."""
+    """Yield a line for each timing, clock and peer; what repeats the line above is left out."""
     last: tuple[str, ...] = ("", "", "")
     for row in timing_rows(bench):
         deviations = row.timing.deviations
@@ -46,10 +46,12 @@ def _timings(bench: Bench) -> Iterator[TextRow]:
         new = (name if names[: i + 1] != last[: i + 1] else "" for i, name in enumerate(names))
         time = time_text(row.interval.median_ns)
         times = (time, "") if row.clock == "host" else ("", time)
-        compared = row.compared
-        verdict = (ratio_of_peer(compared.ratio, compared), compared.verdict) if compared else ()
-        rate = row.rate.text if row.rate else ""
-        yield (*new, *times, *(verdict or ("", "")), rate)
+        ratios: list[tuple[str, str]] = [
+            (ratio_of_peer(c.ratio, c), c.verdict) for c in row.comparisons
+        ] or [("", "")]
+        yield (*new, *times, *ratios[0], row.rate.text if row.rate else "")
+        for ratio in ratios[1:]:
+            yield ("", "", "", "", "", *ratio, "")
         last = names
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 
 from attnproof.harness.model.timing import Clock, Comparison, Noise, Timing
 from attnproof.harness.timing.plan.entries import Entry, Measured
@@ -35,21 +36,25 @@ def timings(
         )
 
 
-def comparisons(entry: Entry, measured: Measured, peer: str, noise: Noise) -> Iterator[Comparison]:
-    """Compare each candidate with the peer, per clock."""
-    by_name = {sample.name: sample for sample in measured.samples}
-    other = by_name.pop(peer, None)
-    if other is None:
-        return
-    paired = measured.together
-    for name, sample in by_name.items():
+def comparisons(
+    entry: Entry, measured: Measured, peers: Sequence[str], noise: Noise
+) -> Iterator[Comparison]:
+    """Compare each candidate with each peer, per clock."""
+    own = [sample for sample in measured.samples if sample.name not in peers]
+    others = {sample.name: sample for sample in measured.samples if sample.name in peers}
+    for sample, peer in product(own, peers):
+        if peer not in others:
+            continue
+        other = others[peer]
         times: list[tuple[Clock, list[float], list[float]]] = [
             ("host", sample.host_ns, other.host_ns),
             ("device", sample.device_ns, other.device_ns),
         ]
-        for clock, mine, others in times:
-            if mine and others:
-                yield _compared(entry, name, peer, clock, mine, others, noise, paired=paired)
+        for clock, mine, theirs in times:
+            if mine and theirs:
+                yield _compared(
+                    entry, sample.name, peer, clock, mine, theirs, noise, paired=measured.together
+                )
 
 
 def _compared(

@@ -21,6 +21,7 @@ WITHOUT_VALUES = {
     "is_block_tables_empty",
     "reshape_query_for_spec_decode",
     "reshape_attn_output_for_spec_decode",
+    "zero_blocks",
 }
 """Operations whose arguments are sizes only."""
 WORKLOADS = [one for one in synthetic_batches(0) if one.workload.requests in (1, 8, 64)]

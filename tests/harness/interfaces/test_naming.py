@@ -242,7 +242,7 @@ def test_a_class_that_is_only_imported_is_not_offered(chosen, latest, monkeypatc
 def test_bench_judges_in_the_declared_interface(monkeypatch):
     seen = []
     monkeypatch.setattr(bench_verb, "verify", lambda options, **_: seen.append(options) or 0)
-    bench_verb.bench(BenchOptions(interface="vllm-0.11", against="reference"))
+    bench_verb.bench(BenchOptions(interface="vllm-0.11", against=["reference"]))
     assert seen[0].interface == "vllm-0.11"
 
 

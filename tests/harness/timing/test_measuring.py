@@ -84,7 +84,7 @@ def _plan(number):
     plan = TimingPlan(
         operations=[ALL[SPLIT]],
         candidates=[Candidate("mine", "mine")],
-        peer="",
+        peers=(),
         cases=cases,
         steps=[],
         seconds=1.0,

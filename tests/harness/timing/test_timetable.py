@@ -68,7 +68,7 @@ def test_batches_that_a_gpu_serves_are_timed_there_and_not_verified_on_the_host(
     assert {timed.operation.name for timed in served} == {each.name for each in operations}
     assert max(timed.case.num_requests for timed in served) == 256
     assert not [c for c in timed_cases(operations, SMALL) if c.workload.kind == SERVED]
-    run = Benchmark(TimingOptions(), operations, [], "", on_a_gpu, [])
+    run = Benchmark(TimingOptions(), operations, [], (), on_a_gpu, [])
     assert {case.case.id for case in run.cases}.isdisjoint(timed.case.id for timed in served)
 
 
@@ -222,7 +222,7 @@ def steps_of(candidate, times):
 
 
 def test_steps_are_compared_one_by_one():
-    (found,) = comparisons([steps_of("mine", [10, 10]), steps_of("peer", [80, 5])], "peer")
+    (found,) = comparisons([steps_of("mine", [10, 10]), steps_of("peer", [80, 5])], ["peer"])
     assert found.geometric_mean == pytest.approx(2.0)
     assert (found.worst, found.worst_source) == (0.5, "step 1")
     assert found.low == pytest.approx(0.5)

@@ -106,6 +106,21 @@ def test_candidates_are_timed_beside_their_peer(bench, tmp_path, capfd):
     assert (tmp_path / "out" / "index.html").exists()
 
 
+def test_candidates_are_compared_with_each_of_several_peers(bench, tmp_path, capfd):
+    (tmp_path / "other.py").write_text(CANDIDATE, encoding="utf-8")
+    assert bench("--against", "other.py", "--markdown", "table.md") == VERIFIED
+    found = bench_of(tmp_path)
+    pairs = {(c.candidate, c.peer) for c in found.comparisons}
+    assert pairs == {("mine", "reference"), ("mine", "other")}
+    printed = last_lines(capfd)
+    assert "of reference" in printed
+    assert "of other" in printed
+    table = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert ", other. " in table.splitlines()[0]
+    assert " of reference, " in table
+    assert "| other, host | requests: | 8 |" in table
+
+
 def test_a_failed_operation_is_not_timed(bench, tmp_path, capfd):
     assert bench(candidate="wrong.py") == MISMATCH
     found = bench_of(tmp_path)
