@@ -182,7 +182,7 @@ def bench(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
         command += ["--ops", "slice_query_start_locs", "--seconds", "1"]
     else:
         command += ["--ops", "paged_attention,decode_attention,reshape_and_cache_flash"]
-        command += ["--seconds", str(round(seconds / 2))]
+        command += ["--seconds", str(round(seconds / 3))]
     part = run(command, seconds, folder / "bench.log", _cache(folder))
     return _incomplete(part) | _summary(out / "summary.json", ("verdict", "reason", "performance"))
 

@@ -50,3 +50,10 @@ print(sorted(name for name, function in found.items() if function is None), len(
 def test_its_lane_is_the_interpreter():
     [candidate] = resolve(["vllm-triton"], "auto")
     assert candidate.lane == "interpreter"
+
+
+def test_on_a_gpu_its_kernels_get_no_malformed_input(monkeypatch):
+    monkeypatch.setattr("attnproof.harness.running.candidates.require_engine", lambda *_: None)
+    checked = {lane: resolve(["vllm-triton"], lane)[0].checked for lane in ("interpreter", "cuda")}
+    assert checked == {"interpreter": True, "cuda": False}
+    assert resolve(["vllm"], "cuda")[0].checked
