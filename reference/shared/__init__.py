@@ -13,6 +13,7 @@ from .backend import (
     MLAAttentionImpl,
 )
 from .batch_builder import BatchMetadataBuilder
+from .block_hashes import match_block_hashes
 from .encoder_decoder import (
     get_num_prefill_decode_query_kv_tokens,
     get_seq_len_block_table_args,
@@ -78,6 +79,7 @@ __all__ = [
     "is_valid_kv_cache_layout",
     "mamba_build",
     "map_block_ids_for_block_size_ratio",
+    "match_block_hashes",
     "pair_block_ids",
     "reshape_attn_output_for_spec_decode",
     "reshape_query_for_spec_decode",

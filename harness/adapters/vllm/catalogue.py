@@ -169,6 +169,9 @@ ENTRIES: dict[str, Entry] = {
         ),
         members=("get_computed_blocks_for_connector", "truncate_computed_blocks"),
     ),
+    "match_block_hashes": Entry(
+        ("v1.core.kv_cache_utils",), kv_manager.BlockHashes, "get_request_block_hasher"
+    ),
     "copy_offloaded_blocks": Entry(
         ("v1.kv_offload.cpu.gpu_worker",),
         offload.OffloadedBlocks,

@@ -140,3 +140,56 @@ def manager_class(cls: type[Any]) -> type[Any]:
             return theirs
 
     return KVCacheManager
+
+
+class BlockHashes:
+    """vLLM's hasher of requests, and its view of hashes for larger blocks; hashes are numbered."""
+
+    def __init__(self, hasher: Any) -> None:
+        self._hasher = hasher
+        self._modules = _Modules()
+
+    def __call__(
+        self,
+        token_ids: list[list[int]],
+        prompt_lens: list[int],
+        items: list[list[list[int]]],
+        names: list[list[str]],
+        hash_block_size: int,
+        block_size: int,
+        num_hash_lookahead_tokens: int,
+    ) -> list[list[int]]:
+        """Return the numbers of the hashes in the order in which they first occur."""
+        lookahead = [num_hash_lookahead_tokens] if num_hash_lookahead_tokens else []
+        hasher = self._hasher(hash_block_size, self._modules.hash, *lookahead)
+        numbers: dict[Any, int] = {}
+        result = []
+        for number, (tokens, prompt) in enumerate(zip(token_ids, prompt_lens, strict=True)):
+            features = [self._feature(*item) for item in items[number]]
+            theirs = self._request(hasher, tokens[:prompt], features, *names[number])
+            for token in tokens[prompt:]:
+                theirs.append_output_token_ids(token)
+            view = self._modules.utils.BlockHashListWithBlockSize
+            hashes = list(view(theirs.block_hashes, hash_block_size, block_size))
+            result.append([numbers.setdefault(each, len(numbers)) for each in hashes])
+        return result
+
+    def _feature(self, identifier: int, first: int, length: int) -> Any:
+        inputs = quietly("vllm.multimodal.inputs")
+        place = inputs.PlaceholderRange(offset=first, length=length)
+        return inputs.MultiModalFeatureSpec(None, "image", str(identifier), place)
+
+    def _request(
+        self, hasher: Any, prompt: list[int], features: list[Any], name: str, path: str, salt: str
+    ) -> Any:
+        adapter = quietly("vllm.lora.request").LoRARequest(name, 1, path) if name else None
+        return self._modules.request(
+            "request",
+            prompt,
+            self._modules.sampling(max_tokens=1),
+            None,
+            mm_features=features,
+            lora_request=adapter,
+            cache_salt=salt or None,
+            block_hasher=hasher,
+        )

@@ -123,30 +123,36 @@ class Ledger:
         touched = {b for table in tables for b in table if b != NULL} - self._held()
         free = len(self._pool) - len(self._held()) - len(touched) - self._watermark * waits
         needed = sum(map(sum, missing))
-        if self._has_fresh(name, hits):
-            if seen["fits"]:
-                yield Violation("fits", "adopts a state that is computed in the same step")
-                return
-        elif seen["fits"] is not (needed <= free):
-            yield Violation("fits", FITS[seen["fits"]], f"{needed} needed, {free} free")
-            return
-        if not seen["fits"]:
+        violations = list(self._room_violations(name, hits, seen["fits"], needed, free))
+        if violations or not seen["fits"]:
+            yield from violations
             return
         self._tables[name] = tables
         if waits:
             self._num_published[name] = [len(table) for table in tables]
         self._cached.adopt(touched)
         violations = list(self._new_blocks(name, [len(each) for each in loaded], missing, seen))
+        if violations:
+            yield from violations
+            return
         if plan.new:
             self._publish(name, end, plan.known)
         if withdrawn:
             self._withdraw(name)
-            yield from violations
             return
         start = request.num_computed_tokens + hits  # a connector writes those behind the hits
         # A drafter computes the last keys of a step with the token that is sampled in it.
         self.requests.advance(name, hits, plan, step)
-        yield from violations or self._write_and_read(name, start, plan.external, room)
+        yield from self._write_and_read(name, start, plan.external, room)
+
+    def _room_violations(
+        self, name: str, hits: int, fits: bool, needed: int, free: int
+    ) -> Iterator[Violation]:
+        if self._has_fresh(name, hits):
+            if fits:
+                yield Violation("fits", "adopts a state that is computed in the same step")
+        elif fits is not (needed <= free):
+            yield Violation("fits", FITS[fits], f"{needed} needed, {free} free")
 
     def _withdraw(self, name: str) -> None:
         """Free a request whose step does not run: its blocks hold no keys of that step."""
