@@ -8,8 +8,10 @@ imported, CPU tensors are processed by kernels too, in Triton's interpreter.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 import torch
 
@@ -20,6 +22,22 @@ INTERPRETED: Final = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "tr
 def on_device(tensor: torch.Tensor) -> bool:
     """True if kernels, not host loops, process `tensor`."""
     return INTERPRETED or not tensor.is_cpu
+
+
+def lazily(place: str) -> Callable[..., Any]:
+    """Return a function of `kernels`, as "module.name", which is imported when first called.
+
+    Host loops need no Triton, and an import statement in a function takes 1 us each time.
+    """
+    module, name = place.split(".")
+    found: list[Callable[..., Any]] = []
+
+    def call(*arguments: Any) -> Any:
+        if not found:
+            found.append(getattr(import_module(f".kernels.{module}", __package__), name))
+        return found[0](*arguments)
+
+    return call
 
 
 def staging(length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from attnproof.reference.interface.fields import added_fields
 from attnproof.reference.shared import CommonAttentionMetadata
 
 from .checking import check_call, checks
-from .dispatch import on_device, staging, upload
+from .dispatch import lazily, on_device, staging, upload
 from .host import local_attention as loops
 from .host.arrays import pieces
 from .host.lengths import dense_lengths, take_dtypes
@@ -24,6 +24,10 @@ __all__ = [
 
 _checked = checks.follow(globals())
 
+if TYPE_CHECKING:
+    from .kernels.local_attention import gather_virtual
+else:
+    gather_virtual = lazily("local_attention.gather_virtual")
 _LOCAL = "make_local_attention_virtual_batches"
 
 
@@ -133,11 +137,9 @@ def _on_device(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Rows:
     starts = torch.empty(n + 1, dtype=md.query_start_loc.dtype, device=device)
     lengths = torch.empty(n, dtype=md.seq_lens.dtype, device=device)
     source = md.block_table_tensor
-    table = torch.empty((n, columns), dtype=source.dtype, device=device)
+    table = torch.empty(n, columns, dtype=source.dtype, device=device)
     uploaded = upload(sent, device)
     if n:
-        from .kernels.local_attention import gather_virtual
-
         gather_virtual(uploaded, source, starts, lengths, table)
     else:
         starts.zero_()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+from typing import TYPE_CHECKING
+
 import torch
 
 from .checking import check_call, checks
-from .dispatch import on_device, staging, upload
+from .dispatch import lazily, on_device, staging, upload
 from .host import token_pool as loops
 from .host.vectors import vector
 
@@ -15,9 +18,18 @@ __all__ = [
     "write_req_to_token_pool",
 ]
 
+if TYPE_CHECKING:
+    from .kernels.last_slots import read_last_slots
+    from .kernels.positions import write_positions
+    from .kernels.token_pool import write_token_rows
+else:
+    read_last_slots = lazily("last_slots.read_last_slots")
+    write_positions = lazily("positions.write_positions")
+    write_token_rows = lazily("token_pool.write_token_rows")
+
 _checked = checks.follow(globals())
 _INT64 = torch.int64
-_CONTIGUOUS, _DATA_PTR = torch.Tensor.contiguous, torch.Tensor.data_ptr
+_IS_CONTIGUOUS, _DATA_PTR = torch.Tensor.is_contiguous, torch.Tensor.data_ptr
 
 
 def get_last_loc(
@@ -36,8 +48,6 @@ def get_last_loc(
     dtype = _INT64 if wide else torch.int32
     out = torch.empty(lengths.shape[0], dtype=dtype, device=lengths.device)
     if on_device(out):
-        from .kernels.last_slots import read_last_slots
-
         read_last_slots(req_to_token, rows, lengths, out)
     else:
         vectors = *_table(req_to_token), *vector(rows), *vector(lengths)
@@ -62,12 +72,12 @@ def write_req_to_token_pool(
     if _checked:
         check_call("write_req_to_token_pool", **locals())
     rows, device = len(prefix_tensors), req_to_token.device
-    dense = list(map(_CONTIGUOUS, prefix_tensors))
+    dense = prefix_tensors
+    if not all(map(_IS_CONTIGUOUS, dense)):
+        dense = [prefix.contiguous() for prefix in dense]
     prefixes = staging(rows, _INT64, device)
-    prefixes.numpy()[:] = list(map(_DATA_PTR, dense))
+    struct.pack_into(f"{rows}q", prefixes.numpy().data, 0, *map(_DATA_PTR, dense))
     if on_device(req_to_token):
-        from .kernels.token_pool import write_token_rows
-
         row_inputs = upload(prefixes, device), pre_lens, seq_lens, out_cache_loc
         write_token_rows(req_to_token, req_pool_indices, *row_inputs)
         return
@@ -92,8 +102,6 @@ def compute_position(
     starts = torch.empty(rows, dtype=torch.int32, device=device)
     prefixed = extend_prefix_lens.shape[0] > 0
     if on_device(positions):
-        from .kernels.positions import write_positions
-
         prefix_lens = extend_prefix_lens if prefixed else None
         write_positions(prefix_lens, extend_seq_lens, positions, starts)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,7 +22,7 @@ from attnproof.reference.interface.fields import added_fields
 from attnproof.reference.shared import CommonAttentionMetadata
 
 from .checking import check_call, checks
-from .dispatch import on_device
+from .dispatch import lazily, on_device
 from .host import lengths
 from .host import ubatch as loops
 from .host.arrays import dense, pieces
@@ -34,6 +34,11 @@ __all__ = [
     "slice_query_start_locs",
     "split_attn_metadata",
 ]
+
+if TYPE_CHECKING:
+    from .kernels.ubatch import slice_rows_on_device
+else:
+    slice_rows_on_device = lazily("ubatch.slice_rows_on_device")
 
 _checked = checks.follow(globals())
 
@@ -105,9 +110,6 @@ def _children(
     mirrors = pieces(rows.offsets.new_empty(sum(sizes)), sizes)
     if not by_kernel:
         return [_child(md, rows, b, mirrors[5 * u : 5 * u + 5]) for u, b in enumerate(bounds)]
-
-    from .kernels.ubatch import slice_rows_on_device
-
     twins = slice_rows_on_device(md.query_start_loc, md.seq_lens, bounds)
     return [_child(md, rows, b, mirrors[3 * u : 3 * u + 3], twins[u]) for u, b in enumerate(bounds)]
 

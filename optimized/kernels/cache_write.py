@@ -15,7 +15,8 @@ from .versions import alignment_of, data_kernel, form_for, power_of_two, word_la
 _TILE = 1024
 """Words of keys, and of values, per program; twice as many elements if they become fp8."""
 _SHORTEST = 16
-"""Minimum of words of a token per program, which limits the number of compiled versions."""
+"""Minimum of words of a token per program; of single elements, four times as many. It limits the
+number of compiled versions."""
 
 
 @triton.jit
@@ -125,9 +126,10 @@ def write_rows_on_device(
     if not num_tokens * n1 * n0:
         return
     tile = 2 * _TILE if scales else _TILE
-    piece = max(_SHORTEST, min(_TILE, power_of_two(n0)))
-    tokens, pieces = tile // piece, cdiv(n0, piece)
     aligned, outer, inner = word_layout(alignment_of(rows[:4]), n0, *rows[4:8])
+    shortest = 4 * _SHORTEST if scales or aligned == 1 else _SHORTEST
+    piece = max(shortest, min(_TILE, power_of_two(n0)))
+    tokens, pieces = tile // piece, cdiv(n0, piece)
     launch(
         form_for(_cache_write_kernel, aligned),
         slot_mapping.device,

@@ -7,6 +7,7 @@ import torch
 import triton.language as tl
 
 from .bisection import first_step, row_of
+from .division import divisors, product, quotient
 from .launcher import cdiv, launch
 from .pointers import int32_pointer
 from .versions import metadata_kernel
@@ -33,8 +34,10 @@ def _group_slots_kernel(
     first_step,
     num_slots,
     cp_rank,
-    CP_SIZE: tl.constexpr,
-    CP_INTERLEAVE: tl.constexpr,
+    cp_size,
+    cp_interleave,
+    SHARDED: tl.constexpr,
+    POWERS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Program (b, g): entries [b * BLOCK, (b + 1) * BLOCK) of group g's slots.
@@ -49,11 +52,12 @@ def _group_slots_kernel(
     slot = tl.load(idx_mapping + row, mask=in_batch, other=-1).to(tl.int64)
     position = tl.load(positions + token, mask=in_batch, other=0).to(tl.int64)
     kept = (slot >= 0) & (tl.load(enabled + group) != 0)
-    if CP_SIZE > 1:
+    if SHARDED:
         is_sharded = tl.load(sharded + group) != 0
-        owner = position // CP_INTERLEAVE % CP_SIZE
-        turns = position // (CP_INTERLEAVE * CP_SIZE)
-        local = turns * CP_INTERLEAVE + position % CP_INTERLEAVE
+        turn = quotient(position, cp_interleave, POWERS)
+        own_turn = quotient(turn, cp_size, POWERS)
+        owner = turn - product(own_turn, cp_size, POWERS)
+        local = product(own_turn - turn, cp_interleave, POWERS) + position
         kept = kept & ((owner == cp_rank) | (is_sharded == 0))
         position = tl.where(is_sharded, local, position)
     block_size = tl.load(block_sizes + group).to(tl.int64)
@@ -88,6 +92,7 @@ def write_group_slots(
     widths, block_sizes, enabled, sharded = layout
     cp_size, cp_rank, turn = ranks
     num_reqs = idx_mapping.shape[0]
+    powers, sizes = divisors(cp_size, turn)
     launch(
         _group_slots_kernel,
         out.device,
@@ -108,7 +113,8 @@ def write_group_slots(
         first_step(num_reqs),
         num_slots,
         cp_rank,
-        CP_SIZE=cp_size,
-        CP_INTERLEAVE=turn,
+        *sizes,
+        SHARDED=cp_size > 1,
+        POWERS=powers,
         BLOCK=_BLOCK,
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
+from .division import divisors, product, quotient
 from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
@@ -24,22 +25,23 @@ def _kernel_blocks_kernel(
     num_reqs,
     width,
     step,
-    PARTS: tl.constexpr,
+    parts,
+    POWERS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     """Program (i, j): tile (i, j) of the result, (ROWS, COLUMNS) elements.
 
-    Bound by memory: each block id is read from the cache by PARTS threads, and each kernel
+    Bound by memory: each block id is read from the cache by `parts` threads, and each kernel
     block written once.
     """
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
     place = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)[None, :]
-    column = place // PARTS
+    column = quotient(place, parts, POWERS)
     mask = (row < num_reqs) & (column < width)
     entry = table + row * table_row_stride + column * table_column_stride
     block = tl.load(entry, mask=mask, other=0).to(tl.int64)
-    kernel_block = tl.where(block < 0, -1, block * step + (place - column * PARTS))
+    kernel_block = tl.where(block < 0, -1, block * step + (place - product(column, parts, POWERS)))
     target = out + row * out_row_stride + place * out_column_stride
     tl.store(target, kernel_block.to(out.dtype.element_ty), mask=mask)
 
@@ -51,6 +53,7 @@ def write_kernel_blocks(
     num_reqs, columns = result.shape
     if not result.numel():
         return
+    powers, sizes = divisors(parts)
     grid = (cdiv(num_reqs, _ROWS), cdiv(columns, _COLUMNS))
     launch(
         _kernel_blocks_kernel,
@@ -63,7 +66,8 @@ def write_kernel_blocks(
         num_reqs,
         block_table.shape[1],
         step,
-        PARTS=parts,
+        *sizes,
+        POWERS=powers,
         ROWS=_ROWS,
         COLUMNS=_COLUMNS,
     )

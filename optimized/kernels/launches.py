@@ -88,35 +88,40 @@ def _unaligned(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _slot_mapping() -> dict[str, Launch]:
-    def launch(dtype: torch.dtype = _I32, *, masked: bool = False, strided: bool = False) -> Launch:
+    def launch(
+        dtype: torch.dtype = _I32, *, masked: bool = False, strided: bool = False, size: int = 16
+    ) -> Launch:
         starts = _meta(_REQUESTS + 1, dtype=dtype, strided=strided)
         computed = _meta(_REQUESTS, dtype=dtype, strided=strided)
         table = _meta(_REQUESTS, _COLUMNS, strided=strided)
         out = _meta(_TOKENS, dtype=_I64, strided=strided)
         first_kept = computed if masked else None
-        return lambda: write_slots(starts, computed, table, 16, first_kept, out)
+        return lambda: write_slots(starts, computed, table, size, first_kept, out)
 
     return {
         "slot mapping, int32": launch(),
         "slot mapping, int64": launch(_I64),
         "slot mapping, masked": launch(masked=True),
         "slot mapping, strided": launch(masked=True, strided=True),
+        "slot mapping, blocks of 48": launch(size=48),
     }
 
 
 def _context_parallel() -> dict[str, Launch]:
-    def slots(dtype: torch.dtype = _I32, *, masked: bool = False, strided: bool = False) -> Launch:
+    def slots(
+        dtype: torch.dtype = _I32, *, masked: bool = False, strided: bool = False, ranks: int = 4
+    ) -> Launch:
         starts = _meta(_REQUESTS + 1, dtype=dtype, strided=strided)
         computed = _meta(_REQUESTS, dtype=dtype, strided=strided)
         table = _meta(_REQUESTS, _COLUMNS, strided=strided)
         out = _meta(_TOKENS, dtype=_I64, strided=strided)
         first_kept = computed if masked else None
-        return lambda: write_rank_slots(starts, computed, table, 16, first_kept, out, (4, 1, 8))
+        return lambda: write_rank_slots(starts, computed, table, 16, first_kept, out, (ranks, 1, 8))
 
-    def lengths(dtype: torch.dtype = _I32, *, strided: bool = False) -> Launch:
+    def lengths(dtype: torch.dtype = _I32, *, strided: bool = False, ranks: int = 4) -> Launch:
         seq_lens = _meta(_REQUESTS, dtype=dtype, strided=strided)
         out = _meta(_REQUESTS, strided=strided)
-        return lambda: write_local_lengths(seq_lens, _REQUESTS, (4, 1, 8), out)
+        return lambda: write_local_lengths(seq_lens, _REQUESTS, (ranks, 1, 8), out)
 
     return {
         "slots of a rank, int32": slots(),
@@ -126,6 +131,8 @@ def _context_parallel() -> dict[str, Launch]:
         "lengths of a rank, int32": lengths(),
         "lengths of a rank, int64": lengths(_I64),
         "lengths of a rank, strided": lengths(strided=True),
+        "slots of a rank, three ranks": slots(ranks=3),
+        "lengths of a rank, three ranks": lengths(ranks=3),
     }
 
 

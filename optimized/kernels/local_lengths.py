@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
+from .division import divisors, product, quotient
 from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
@@ -22,19 +23,21 @@ def _local_lengths_kernel(
     num_reqs,
     num_rows,
     rank,
-    RANKS: tl.constexpr,
-    INTERLEAVE: tl.constexpr,
+    interleave,
+    period,
+    POWERS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Program b: rows [b * BLOCK, (b + 1) * BLOCK) of the buffer.
 
-    Bound by latency: one load and one store of an integer a row, a few kilobytes in total.
+    A turn of all ranks is `period` tokens. Bound by latency: one load and one store of an
+    integer a row, a few kilobytes in total.
     """
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     length = tl.load(seq_lens + row * seq_lens_stride, mask=row < num_reqs, other=0).to(tl.int64)
-    turns = length // (RANKS * INTERLEAVE)
-    rest = length - turns * (RANKS * INTERLEAVE) - rank.to(tl.int64) * INTERLEAVE
-    share = turns * INTERLEAVE + tl.minimum(tl.maximum(rest, 0), INTERLEAVE)
+    turns = quotient(length, period, POWERS)
+    rest = length - product(turns, period, POWERS) - rank.to(tl.int64) * interleave
+    share = turns * interleave + tl.minimum(tl.maximum(rest, 0), interleave)
     tl.store(out + row * out_stride, share.to(tl.int32), mask=row < num_rows)
 
 
@@ -50,6 +53,7 @@ def write_local_lengths(
     num_rows = out.shape[0]
     if not num_rows:
         return
+    powers, sizes = divisors(size * interleave)
     launch(
         _local_lengths_kernel,
         out.device,
@@ -61,7 +65,8 @@ def write_local_lengths(
         num_reqs,
         num_rows,
         rank,
-        RANKS=size,
-        INTERLEAVE=interleave,
+        interleave,
+        *sizes,
+        POWERS=powers,
         BLOCK=_BLOCK,
     )

@@ -51,11 +51,12 @@ def attend_kernel(
     score_scale,
     soft_cap,
     window,
+    head_words,
     ONE_EACH: tl.constexpr,
     PAGE_BITS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     SPLIT: tl.constexpr,
-    HEAD: tl.constexpr,
+    FULL: tl.constexpr,
     HEAD_TILE: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
@@ -75,9 +76,10 @@ def attend_kernel(
     units. With SPLIT, results are written to `partial` and the log2 of their sums to
     `partial_sums`, otherwise results to `out`. `page` is log2 of the block size (PAGE_BITS)
     or the block size itself. Strides of query, caches and out count ALIGNED elements, so
-    that the compiler can prove their alignment and load whole words; with DENSE the elements
-    of a head of query and out are adjacent.
+    that the compiler can prove their alignment and load whole words, as does the head size
+    unless it is FULL, HEAD_TILE; with DENSE the elements of a head of query and out are adjacent.
     """
+    size = HEAD_TILE if FULL else head_words * ALIGNED
     if DENSE:
         query_element, out_element = 1, 1
     kv_head = tl.program_id(1).to(tl.int64)
@@ -105,7 +107,7 @@ def attend_kernel(
     last_position = computed + last_token
 
     element = tl.arange(0, HEAD_TILE)
-    in_head = element < HEAD
+    in_head = element < size
     place = (start + token).to(tl.int64)
     q_offset = (place * query_token + head * query_head) * ALIGNED
     q = tl.load(
@@ -149,13 +151,13 @@ def attend_kernel(
         block, slot = _slots(key, key >= 0, table_entry, table_column, page, PAGE_BITS, False)
         k_rows = (k_head + block * key_block + slot * key_slot) * ALIGNED
         v_rows = (v_head + block * value_block + slot * value_slot) * ALIGNED
-        k = _keys_or_values(key_cache, k_rows, key >= 0, q.dtype, HEAD, HEAD_TILE, False)
+        k = _keys_or_values(key_cache, k_rows, key >= 0, q.dtype, size, HEAD_TILE, FULL, False)
         scores = _scores(q, k, score_scale, soft_cap, SOFT_CAP)
         higher = tl.maximum(top, tl.max(scores, 1))
         shrunk = tl.exp2(top - higher)
         weights = tl.exp2(scores - higher[:, None])
         total = total * shrunk + tl.sum(weights, 1)
-        v = _keys_or_values(value_cache, v_rows, key >= 0, q.dtype, HEAD, HEAD_TILE, False)
+        v = _keys_or_values(value_cache, v_rows, key >= 0, q.dtype, size, HEAD_TILE, FULL, False)
         acc = tl.dot(weights.to(q.dtype), v, acc * shrunk[:, None])
         top = higher
 
@@ -168,7 +170,7 @@ def attend_kernel(
         block, slot = _slots(key, kept, table_entry, table_column, page, PAGE_BITS, True)
         k_rows = (k_head + block * key_block + slot * key_slot) * ALIGNED
         v_rows = (v_head + block * value_block + slot * value_slot) * ALIGNED
-        k = _keys_or_values(key_cache, k_rows, kept, q.dtype, HEAD, HEAD_TILE, True)
+        k = _keys_or_values(key_cache, k_rows, kept, q.dtype, size, HEAD_TILE, FULL, True)
         scores = _scores(q, k, score_scale, soft_cap, SOFT_CAP)
         behind = position[:, None] - key[None, :]
         seen = (behind >= 0) & (behind < window) & kept[None, :]
@@ -178,7 +180,7 @@ def attend_kernel(
         shrunk = tl.exp2(top - finite)
         weights = tl.exp2(scores - finite[:, None])
         total = total * shrunk + tl.sum(weights, 1)
-        v = _keys_or_values(value_cache, v_rows, kept, q.dtype, HEAD, HEAD_TILE, True)
+        v = _keys_or_values(value_cache, v_rows, kept, q.dtype, size, HEAD_TILE, FULL, True)
         acc = tl.dot(weights.to(q.dtype), v, acc * shrunk[:, None])
         top = higher
 
@@ -192,7 +194,7 @@ def attend_kernel(
         part = (place * heads + head) * tl.num_programs(2) + tl.program_id(2)
         sums = tl.where(sees_keys, top + tl.log2(tl.where(sees_keys, total, 1.0)), float("-inf"))
         tl.store(partial_sums + part, sums, mask=written)
-        rows = partial + part[:, None] * HEAD + element[None, :]
+        rows = partial + part[:, None] * size + element[None, :]
         tl.store(rows, acc, mask=written[:, None] & in_head[None, :] & (lo < hi))
     else:
         o_offset = (place * out_token + head * out_head) * ALIGNED
@@ -249,8 +251,9 @@ def _keys_or_values(
     rows,
     kept,
     dtype: tl.constexpr,
-    HEAD: tl.constexpr,
+    size,
     HEAD_TILE: tl.constexpr,
+    FULL: tl.constexpr,
     MASKED: tl.constexpr,
 ):
     """Load (KEYS, HEAD_TILE) elements as `dtype`, 0 for keys and elements that are not kept."""
@@ -258,9 +261,9 @@ def _keys_or_values(
     entries = base + rows[:, None] + element[None, :]
     fp8: tl.constexpr = base.dtype.element_ty == tl.uint8
     if MASKED:
-        held = tl.load(entries, mask=kept[:, None] & (element < HEAD)[None, :], other=0)
-    elif HEAD < HEAD_TILE:
-        held = tl.load(entries, mask=(element < HEAD)[None, :], other=0)
+        held = tl.load(entries, mask=kept[:, None] & (element < size)[None, :], other=0)
+    elif not FULL:
+        held = tl.load(entries, mask=(element < size)[None, :], other=0)
     else:
         held = tl.load(entries)
     if fp8:

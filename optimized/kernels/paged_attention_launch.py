@@ -36,7 +36,8 @@ def attend_on_device(a: Attention) -> None:
     most_rows = group * a.max_query_len
     data = query, key_cache, value_cache, out = a.query, a.key_cache, a.value_cache, a.out
     strides = query.stride(), key_cache.stride(), value_cache.stride(), out.stride()
-    layout = word_layout(alignment_of(data), 0, *strides, least=_LEAST_ALIGNMENT)
+    run = query.shape[2]
+    layout = word_layout(alignment_of(data), run, *strides, least=_LEAST_ALIGNMENT)
     target = target_of(a.query.device)
     tiles = tiles_for(a.query.shape[2], most_rows, target, aligned=layout[0] > 1)
     tiles_each = cdiv(most_rows, tiles.rows)
@@ -108,6 +109,7 @@ def _attend(
         score_scale,
         soft_cap,
         min(a.sliding_window or _NO_WINDOW, _NO_WINDOW),
+        None if head_size == tiles.head else head_size // aligned,
         ONE_EACH=a.query_start_loc is None,
         PAGE_BITS=page_bits,
         SOFT_CAP=bool(a.logits_soft_cap),

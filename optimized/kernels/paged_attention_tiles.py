@@ -68,7 +68,8 @@ def tiles_for(head_size: int, most_rows: int, target: Target, *, aligned: bool) 
     least = max(16, power_of_two(most_rows))
     if target == "interpreter":
         return Tiles(min(32, least), _INTERPRETED_KEYS, head, 4, 1, 8)
-    in_table = min(max(head, _LEAST_HEAD), _MOST_HEAD)
+    head = max(head, _LEAST_HEAD)  # smaller ones, which no engine has, need no version
+    in_table = min(head, _MOST_HEAD)
     row = _TABLE[f"{target} {in_table} {min(least, _MOST_ROWS)}"]
     beyond = max(1, head // in_table)  # the elements of a tile stay the same
     rows, keys = (max(16, row[name] // beyond) for name in ("rows", "keys"))
@@ -80,6 +81,8 @@ def tiles_for(head_size: int, most_rows: int, target: Target, *, aligned: bool) 
 def splits_for(programs: int, most_keys: int, tiles: Tiles, device: torch.device) -> int:
     """Return the number of key parts with which `programs` of `most_keys` keys end first."""
     slots = tiles.resident * _processors(device)
+    if programs >= slots and tiles.rows > 16:
+        return 1  # prefills differ in length and begin with the longest: waves are no measure
     return _splits(programs, cdiv(most_keys, tiles.keys), slots, 2 * tiles.rows / tiles.keys)
 
 
@@ -123,7 +126,7 @@ def _processors(device: torch.device) -> int:
 def constants_of(head_size: int, tiles: Tiles, aligned: int) -> dict[str, Any]:
     """Return the compile-time constants and options of `attend_kernel`."""
     return {
-        "HEAD": head_size,
+        "FULL": head_size == tiles.head,
         "HEAD_TILE": tiles.head,
         "ROWS": tiles.rows,
         "KEYS": tiles.keys,

@@ -7,6 +7,7 @@ import torch
 import triton.language as tl
 
 from .bisection import first_step, row_of
+from .division import divisors, product, quotient
 from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
@@ -32,16 +33,16 @@ def _rank_slot_mapping_kernel(
     width,
     num_slots,
     rank,
-    BLOCK_SIZE: tl.constexpr,
-    RANKS: tl.constexpr,
-    INTERLEAVE: tl.constexpr,
+    block_size,
+    ranks,
+    interleave,
+    POWERS: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Program b: entries [b * BLOCK, (b + 1) * BLOCK) of the rank's slot mapping.
 
-    Sizes are constants of an engine and therefore of the kernel: its divisions become
-    shifts and products. Bound like the kernel of one rank.
+    Bound like the kernel of one rank.
     """
     token = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     request = row_of(token, query_start_loc, query_start_loc_stride, 0, first_step, num_reqs)
@@ -49,16 +50,18 @@ def _rank_slot_mapping_kernel(
     begin = tl.load(query_start_loc + request * query_start_loc_stride, mask=in_batch, other=0)
     computed = tl.load(num_computed + request * num_computed_stride, mask=in_batch, other=0)
     position = computed + (token - begin)
-    turn = position // INTERLEAVE
-    local = turn // RANKS * INTERLEAVE + (position - turn * INTERLEAVE)
-    column = local // BLOCK_SIZE
-    kept = in_batch & (position >= 0) & (turn % RANKS == rank) & (column < width)
+    turn = quotient(position, interleave, POWERS)
+    own_turn = quotient(turn, ranks, POWERS)
+    owner = turn - product(own_turn, ranks, POWERS)
+    local = product(own_turn - turn, interleave, POWERS) + position
+    column = quotient(local, block_size, POWERS)
+    kept = in_batch & (position >= 0) & (owner == rank) & (column < width)
     if MASKED:
         first_kept = tl.load(start_idx + request * start_idx_stride, mask=in_batch, other=0)
         kept = kept & (position >= first_kept)
     entry = table + request * table_row_stride + column * table_column_stride
     block = tl.load(entry, mask=kept, other=0).to(tl.int64)
-    slot = block * BLOCK_SIZE + (local - column * BLOCK_SIZE)
+    slot = product(block - column, block_size, POWERS) + local
     tl.store(out + token * out_stride, tl.where(kept, slot, -1), mask=token < num_slots)
 
 
@@ -81,6 +84,7 @@ def write_rank_slots(
         return
     size, rank, interleave = ranks
     first_kept = num_computed_tokens if start_idx is None else start_idx
+    powers, sizes = divisors(block_size, size, interleave)
     launch(
         _rank_slot_mapping_kernel,
         out.device,
@@ -100,9 +104,8 @@ def write_rank_slots(
         width,
         num_slots,
         rank,
-        BLOCK_SIZE=block_size,
-        RANKS=size,
-        INTERLEAVE=interleave,
+        *sizes,
+        POWERS=powers,
         MASKED=start_idx is not None,
         BLOCK=_BLOCK,
     )

@@ -7,6 +7,7 @@ import torch
 import triton.language as tl
 
 from .bisection import first_step, row_of
+from .division import divisors, product, quotient
 from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
@@ -31,7 +32,8 @@ def _slot_mapping_kernel(
     first_step,
     width,
     num_slots,
-    BLOCK_SIZE: tl.constexpr,
+    block_size,
+    POWERS: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -46,14 +48,14 @@ def _slot_mapping_kernel(
     begin = tl.load(query_start_loc + request * query_start_loc_stride, mask=in_batch, other=0)
     computed = tl.load(num_computed + request * num_computed_stride, mask=in_batch, other=0)
     position = computed + (token - begin)
-    column = position // BLOCK_SIZE
+    column = quotient(position, block_size, POWERS)
     kept = in_batch & (position >= 0) & (column < width)
     if MASKED:
         first_kept = tl.load(start_idx + request * start_idx_stride, mask=in_batch, other=0)
         kept = kept & (position >= first_kept)
     entry = table + request * table_row_stride + column * table_column_stride
     block = tl.load(entry, mask=kept, other=0).to(tl.int64)
-    slot = block * BLOCK_SIZE + (position - column * BLOCK_SIZE)
+    slot = product(block - column, block_size, POWERS) + position
     tl.store(out + token * out_stride, tl.where(kept, slot, -1), mask=token < num_slots)
 
 
@@ -71,6 +73,7 @@ def write_slots(
     if num_slots == 0:
         return
     first_kept = num_computed_tokens if start_idx is None else start_idx
+    powers, sizes = divisors(block_size)
     launch(
         _slot_mapping_kernel,
         out.device,
@@ -89,7 +92,8 @@ def write_slots(
         first_step(num_reqs),
         width,
         num_slots,
-        BLOCK_SIZE=block_size,
+        *sizes,
+        POWERS=powers,
         MASKED=start_idx is not None,
         BLOCK=_BLOCK,
     )

@@ -6,11 +6,12 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
+from .division import divisors, quotient
 from .launcher import cdiv, launch
 from .versions import metadata_kernel
 
 _BLOCK = 256
-"""Elements of the result per program."""
+"""Rows per program."""
 
 
 @metadata_kernel
@@ -21,25 +22,24 @@ def _state_blocks_kernel(
     seq_lens,
     seq_lens_stride,
     out,
-    num_blocks,
+    num_reqs,
     width,
-    BLOCK_SIZE: tl.constexpr,
-    COUNT: tl.constexpr,
+    block_size,
+    POWERS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Program b: elements [b * BLOCK, (b + 1) * BLOCK) of the dense result.
+    """Program (b, k): column k of rows [b * BLOCK, (b + 1) * BLOCK) of the dense result.
 
     A column beyond the table is replaced by its last one, so that no other memory is read.
     Bound by latency: two dependent loads and a store of an integer each.
     """
-    place = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    mask = place < num_blocks
-    row = place // COUNT
+    row = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    mask = row < num_reqs
     length = tl.load(seq_lens + row * seq_lens_stride, mask=mask, other=1).to(tl.int64)
-    first = tl.maximum(length - 1, 0) // BLOCK_SIZE
-    column = tl.minimum(first + (place - row * COUNT), width - 1)
-    entry = table + row * table_row_stride + column * table_column_stride
-    tl.store(out + place, tl.load(entry, mask=mask, other=0), mask=mask)
+    first = quotient(tl.maximum(length - 1, 0), block_size, POWERS)
+    column = tl.minimum(first + tl.program_id(1), width - 1)
+    block = tl.load(table + row * table_row_stride + column * table_column_stride, mask=mask)
+    tl.store(out + row * tl.num_programs(1) + tl.program_id(1), block, mask=mask)
 
 
 def write_state_blocks(
@@ -48,18 +48,19 @@ def write_state_blocks(
     """Fill `states` (R, 1 + K), dense and of the table's dtype, by one launch without a sync."""
     if not states.numel():
         return
+    powers, sizes = divisors(block_size)
     launch(
         _state_blocks_kernel,
         states.device,
-        (cdiv(states.numel(), _BLOCK),),
+        (cdiv(states.shape[0], _BLOCK), states.shape[1]),
         block_table,
         *block_table.stride(),
         seq_lens,
         seq_lens.stride(0),
         states,
-        states.numel(),
+        states.shape[0],
         block_table.shape[1],
-        BLOCK_SIZE=block_size,
-        COUNT=states.shape[1],
+        *sizes,
+        POWERS=powers,
         BLOCK=_BLOCK,
     )

@@ -68,7 +68,7 @@ def write_token_rows(
     rows, width = seq_lens.shape[0], table.shape[1]
     if not rows or not width:
         return
-    of_each = max(1, min(cdiv(width, _BLOCK), _MOST_PROGRAMS // rows))
+    of_each = min(cdiv(width, _BLOCK), _MOST_PROGRAMS // rows) or 1
     launch(
         _write_rows_kernel,
         table.device,

@@ -20,8 +20,8 @@ import triton
 
 _ALIGNMENT = 16
 """Bytes of the widest load of a thread, to which Triton expects aligned pointers."""
-_WARP = 32
-"""Threads of a warp on NVIDIA."""
+_LANES = 128
+"""Fewest lanes of a program of one warp: four a thread, so that few numbers have a version."""
 
 
 def metadata_kernel(function: Callable[..., Any]) -> Any:
@@ -92,8 +92,8 @@ def word_layout(
 
 
 def lanes_for(most: int) -> int:
-    """Return lanes for at most `most` entries, of a program of one warp that has no fewer."""
-    return max(_WARP, power_of_two(most))
+    """Return lanes for at most `most` entries, of a program of one warp."""
+    return max(_LANES, power_of_two(most))
 
 
 def power_of_two(number: int) -> int:

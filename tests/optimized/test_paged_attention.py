@@ -117,6 +117,9 @@ def test_parts_of_the_keys_fill_whole_waves(monkeypatch, programs, keys, splits)
     monkeypatch.setattr(tiles, "_processors", lambda _device: 132)
     sizes = tiles.tiles_for(128, 4, "sm90", aligned=True)._replace(resident=3)
     assert tiles.splits_for(programs, keys, sizes, torch.device("cuda")) == splits
+    of_prefills = sizes._replace(rows=128)
+    few = programs < 396
+    assert few or tiles.splits_for(programs, keys, of_prefills, torch.device("cuda")) == 1
 
 
 class TestTableOfTiles:
