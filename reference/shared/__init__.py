@@ -40,6 +40,7 @@ from .spec_decode import (
     reshape_query_for_spec_decode,
 )
 from .state_builders import gdn_build, mamba_build
+from .state_moves import postprocess_mamba_align, preprocess_mamba_align
 from .state_space import compute_mamba_prefill_checkpoints, compute_varlen_chunk_metadata
 from .subclasses import subclass_attention_backend, subclass_attention_metadata
 from .tp_mapping import compute_tp_mapping
@@ -81,6 +82,8 @@ __all__ = [
     "map_block_ids_for_block_size_ratio",
     "match_block_hashes",
     "pair_block_ids",
+    "postprocess_mamba_align",
+    "preprocess_mamba_align",
     "reshape_attn_output_for_spec_decode",
     "reshape_query_for_spec_decode",
     "set_kv_cache_layout",

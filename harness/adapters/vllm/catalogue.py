@@ -23,6 +23,7 @@ from attnproof.harness.adapters.vllm import (
     nixl,
     offload,
     state_builders,
+    state_moves,
     zeroing,
 )
 from attnproof.harness.adapters.vllm.functions import Adapted, First
@@ -241,6 +242,18 @@ KERNELS: dict[str, Entry] = {
     ),
     "copy_and_expand_eagle_inputs": Entry(
         (_DRAFTER,), drafter.ExpandedInputs, "_copy_and_expand_eagle_inputs"
+    ),
+    "preprocess_mamba_align": Entry(
+        ("v1.worker.mamba_utils",),
+        state_moves.preprocess_mamba_align,
+        "MambaSpecDecodeGPUContext",
+        members=("run_fused_precopy",),
+    ),
+    "postprocess_mamba_align": Entry(
+        ("v1.worker.mamba_utils",),
+        state_moves.postprocess_mamba_align,
+        "MambaSpecDecodeGPUContext",
+        members=("run_fused_postprocess_align",),
     ),
     "zero_blocks": Entry(
         ("v1.worker.utils",),

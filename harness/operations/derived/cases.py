@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.real import real_batch
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, make_batch
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena
-from attnproof.harness.model.call import Call, Outputs, Quantity
+from attnproof.harness.model.call import Call, Facts, Outputs, Quantity
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.operations.derived.arguments import Values, placement
 from attnproof.harness.operations.derived.params import (
@@ -52,6 +52,14 @@ Step = tuple[Batch, dict[str, Any]]
 @dataclass(frozen=True, kw_only=True)
 class DerivedFacts(BatchFacts):
     """Facts of a call on a batch."""
+
+    params: dict[str, Any]
+    """Parameters of the case."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParamsFacts(Facts):
+    """Facts of a call without a batch."""
 
     params: dict[str, Any]
     """Parameters of the case."""
@@ -186,7 +194,7 @@ class Cases:
         pieces += values.metadata_pieces()
         arena = Arena(pieces, STALE_PATTERNS[pattern], device, placement(layout))
         args, kwargs = values.bound(arena)
-        facts = None
+        facts: Facts = ParamsFacts(params=case.params)
         if case.batch is not None:
             facts = DerivedFacts(
                 batch=case.batch,
