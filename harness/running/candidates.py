@@ -63,7 +63,7 @@ _ENGINES = (
     _adapter("vllm", f"{ADAPTERS}vllm"),
     _adapter("vllm-triton", f"{ADAPTERS}vllm_triton", "interpreter"),
     _adapter("sglang", f"{ADAPTERS}sglang"),
-    # FlashInfer has Triton kernels only.
+    # FlashInfer has nothing for a CPU.
     _adapter("flashinfer", f"{ADAPTERS}flashinfer", "interpreter"),
 )
 SDPA = Candidate("torch-sdpa", "attnproof.harness.timing.torch_sdpa", checked=False)

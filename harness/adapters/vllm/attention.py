@@ -41,8 +41,10 @@ def _bind(
         key_cache, value_cache = (c.view(torch.float8_e4m3fn) for c in (key_cache, value_cache))
     if interprets() and query.dtype == torch.bfloat16:  # of which the interpreter makes no products
         query = query.float()
-        if not quantised:
-            key_cache, value_cache = key_cache.float(), value_cache.float()
+        if not quantised and len(key_cache):  # the blocks of the table: a whole cache may be large
+            blocks, places = block_table.clamp(0, len(key_cache) - 1).unique(return_inverse=True)
+            key_cache, value_cache = (cache[blocks].float() for cache in (key_cache, value_cache))
+            block_table = places.view(block_table.shape).to(block_table.dtype)
     tokens = int(query_start_loc[-1])
     rows, heads = _PROGRAMS // key_cache.shape[2], (query.shape[1], _SEGMENTS)
     padded_size = 1 << (query.shape[2] - 1).bit_length()
