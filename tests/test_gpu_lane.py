@@ -86,6 +86,20 @@ def test_a_sync_is_a_finding(tmp_path):
     assert finding["oracle"] == "cost"
 
 
+@NO_GPU_HERE
+def test_block_sizes_make_no_versions_of_a_kernel(tmp_path):
+    quick = ("--examples", "12", "--steps", "0", "--no-remember", "--out", str(tmp_path))
+    names = ("--ops", "mamba_get_block_table_tensor")
+    tool = ("tests/fake_cuda.py", "tools/kernel_versions.py")
+    done = run(*tool, *names, *quick, interpret=True)
+    [line] = [line for line in done.stdout.splitlines() if "_state_blocks_kernel: " in line]
+    number, _, arguments = line.split(maxsplit=2)
+    dtypes, powers = 4, 2
+    assert 1 < int(number) <= dtypes * powers
+    assert "POWERS 2" in arguments
+    assert "block_size" not in arguments
+
+
 def _verify(*arguments: str) -> subprocess.CompletedProcess[str]:
     quick = ("--examples", "2", "--steps", "0", "--no-remember")
     return run("tests/fake_cuda.py", "verify", *quick, *arguments, interpret=True)
