@@ -43,7 +43,7 @@ found, reasons = catalogue.offered()
 print(sorted(name for name, function in found.items() if function is None), len(found))
 """
     said = importing("1", program)
-    assert "[] 18" in said or "has no kernels of sections 13 and 14" in said
+    assert "[] 20" in said or "has no kernels of sections 13 and 14" in said
 
 
 @pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM: `tox run -e vllm-0.32`")
