@@ -164,6 +164,13 @@ def _further_steps() -> Iterator[tuple[str, Case]]:
         "a drafter beside states (#53912)",
         _case(*rewound, _schedule(1, 32), groups=groups_of([0, "mamba"], 0)),
     )
+    two_states = (_add(4), _schedule(0, 4), _add(9), _schedule(1, 32, external=4))
+    yield "a loaded state and that of the step", _case(*two_states, num_blocks=3, **states)
+    unhashed = (_add(5), _schedule(0, 32))
+    yield (
+        "a prompt a token behind a block, lookahead hashes of two tokens",
+        _case(*unhashed, groups=groups_of([6]), hash_lookahead=2),
+    )
     yield "external blocks evict another group's hits (#44409)", _loaded()
 
 
