@@ -83,7 +83,6 @@ class KVCacheManager:
         """
         most = check_lookup(request, max_cache_hit_length, self._max_model_len)
         if self._caching:
-            most = min(most, len(request.token_ids) - self._lookahead)  # tokens with a hash
             for tokens in range(most // self._alignment * self._alignment, 0, -self._alignment):
                 choices = self._all_choices(request, tokens)
                 found = all(ids for group in choices for ids in group)
@@ -213,7 +212,9 @@ class KVCacheManager:
         blocks = tokens // self._groups[group].block_size
         skipped = self._skipped(group, tokens)
         prefixes = [self._prefix(group, request, i) for i in range(skipped, blocks)]
+        hashed = (len(request.token_ids) - self._lookahead) // self._groups[group].block_size
         choices = [self._cached.get(prefix, []) for prefix in prefixes]
+        choices[max(0, hashed - skipped) :] = [[] for _ in range(max(skipped, hashed), blocks)]
         if self._drops[group] and self._groups[group].draft:
             choices = [
                 [block for block in blocks if self._is_followed(block, prefix, request)]

@@ -31,8 +31,7 @@ class Hits:
 
         Hits have `most` tokens, by default all but the last one.
         """
-        n = len(self._prefixes)
-        self._most = min(n - 1 if most is None else most, n - self._layout.lookahead)
+        self._most = len(self._prefixes) - 1 if most is None else most
         longest = self._longest(content=True)
         # By its hash a draft's block may be that of another token behind it: the ids decide.
         if hits % self._layout.alignment or not longest <= hits <= self._longest(content=False):
@@ -89,5 +88,8 @@ class Hits:
         )
 
     def _found(self, group: int, index: int) -> list[int]:
-        """Return the cached blocks with the hash of a block of the request."""
+        """Return the cached blocks with the hash of a block of the request, if that is known."""
+        end = (index + 1) * self._layout.sizes[group] + self._layout.lookahead
+        if end > len(self._prefixes):
+            return []
         return self._cached.having(self._layout.hash_key(group, self._prefixes, index))
