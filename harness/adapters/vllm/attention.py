@@ -42,7 +42,8 @@ def _bind(
     if interprets() and query.dtype == torch.bfloat16:  # of which the interpreter makes no products
         query = query.float()
         if not quantised and len(key_cache):  # the blocks of the table: a whole cache may be large
-            blocks, places = block_table.clamp(0, len(key_cache) - 1).unique(return_inverse=True)
+            named = block_table.clamp(0, len(key_cache) - 1)
+            blocks, places = torch.unique(named, return_inverse=True)
             key_cache, value_cache = (cache[blocks].float() for cache in (key_cache, value_cache))
             block_table = places.view(block_table.shape).to(block_table.dtype)
     tokens = int(query_start_loc[-1])
