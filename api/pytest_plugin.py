@@ -120,7 +120,7 @@ def _choose_benchmarks(config: pytest.Config) -> None:
 
 
 def timed_candidates(config: pytest.Config) -> list[Candidate]:
-    """Return the candidates that `--benchmark` times, the peer last (UsageError)."""
+    """Return the candidates that `--benchmark` times, the peers last (UsageError)."""
     from attnproof.harness.running.candidates import resolve
     from attnproof.harness.verbs.bench import OWN, default_peers
 

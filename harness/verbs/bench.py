@@ -92,6 +92,7 @@ def _is_importable(name: str) -> bool:
     try:
         done = subprocess.run(command, capture_output=True, timeout=_IMPORT_S, check=False)
     except subprocess.TimeoutExpired:
+        say(f"note: {name} is not timed, its import takes more than {_IMPORT_S:.0f} s")
         return False
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]

@@ -245,7 +245,8 @@ class BenchOptions(TimingOptions, RunOptions):
         list[str],
         typer.Option(
             help="candidate to compare with; repeatable (default: torch-sdpa if --ops is attention "
-            "alone, else vllm, or the reference; on cuda torch-sdpa and all engines that import)"
+            "alone, else vllm, or the reference; on cuda torch-sdpa and every engine that can be "
+            "imported)"
         ),
     ] = field(default_factory=list)
 

@@ -89,14 +89,18 @@ def check_lookup(request: CacheRequest, bound: int | None, max_model_len: int) -
     return bound
 
 
-def check_cached(request: CacheRequest, computed: int, max_model_len: int) -> None:
-    """Require computed tokens that the request counts as such."""
+def check_cached(
+    request: CacheRequest, computed: int, max_model_len: int, capacity: int | None
+) -> None:
+    """Require computed tokens that the request counts as such, and that its blocks hold."""
     name = f"{_CLASS}.cache_blocks"
     check_request(name, request, max_model_len)
     check_int(name, field := "num_computed_tokens", computed, 0)
     if computed > request.num_computed_tokens:
         expected = f"at most {request.num_computed_tokens}, those of the request"
         raise MetadataError(name, field, computed, expected)
+    if capacity is not None and computed > capacity:
+        raise MetadataError(name, field, computed, f"at most {capacity}, which its blocks hold")
 
 
 def check_ids(ids: Sequence[int], num_blocks: int) -> None:

@@ -113,9 +113,7 @@ class KVCacheManager:
         check_new_tokens(request, *lengths, self._max_model_len)
         tables = self._tables.get(request.request_id)
         choices = self._all_choices(request, hits)
-        sizes = [group.block_size for group in self._groups]
-        held = min(len(each) * size for each, size in zip(tables or [[]], sizes, strict=False))
-        capacity = None if tables is None else held
+        capacity = self._capacity(request)
         check_hits(request, hits, new_computed_blocks, choices, self._alignment, capacity)
         check_external(external, capacity)
 
@@ -166,8 +164,9 @@ class KVCacheManager:
 
     def cache_blocks(self, request: CacheRequest, num_computed_tokens: int) -> None:
         """Cache the full blocks of computed tokens whose caching was delayed."""
-        check_cached(request, num_computed_tokens, self._max_model_len)
-        if request.request_id in self._tables:
+        capacity = self._capacity(request)
+        check_cached(request, num_computed_tokens, self._max_model_len, capacity)
+        if capacity is not None:
             self._publish(request, num_computed_tokens)
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
@@ -203,6 +202,13 @@ class KVCacheManager:
         self._prefix_of.clear()
         self._writers.clear()
         return True
+
+    def _capacity(self, request: CacheRequest) -> int | None:
+        """Return the tokens that a request's blocks hold in each group, None without blocks."""
+        tables = self._tables.get(request.request_id)
+        if tables is None:
+            return None
+        return min(len(t) * g.block_size for t, g in zip(tables, self._groups, strict=True))
 
     def _all_choices(self, request: CacheRequest, tokens: int) -> list[list[list[int]]]:
         return [self._choices(group, request, tokens) for group in range(len(self._groups))]

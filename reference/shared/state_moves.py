@@ -68,9 +68,10 @@ def _moves_after(
 def _columns_fit(
     moves: list[_Move], block_table: torch.Tensor, width: int
 ) -> Iterator[tuple[str, bool, str]]:
+    yield "num_computed_tokens", any(move[3] < 0 for move in moves), "at least the accepted ones"
     last = max((max(source + offset, target) for _, source, offset, target in moves), default=-1)
+    yield "num_accepted_tokens", any(move[2] >= width for move in moves), f"at most {width}"
     yield "block_table", last >= block_table.shape[1], f"a column {last}"
-    yield "num_accepted_tokens", any(m[2] > width for m in moves), f"at most {width + 1}"
 
 
 def _before_fits(

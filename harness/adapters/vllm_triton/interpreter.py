@@ -25,7 +25,7 @@ def use_triton() -> bool:
             raise ImportError(
                 "the kernels of vLLM run on a GPU, or in Triton's interpreter: --device interpreter"
             )
-        # Asked for by the launch of the cache write: its tile is that of a card from Hopper on.
+        # vLLM's cache write asks the card for its capability to choose a tile: take Hopper's.
         torch.cuda.get_device_capability = lambda _device=None: (9, 0)  # type: ignore[assignment]
     backends = import_module("triton.backends").backends
     added = _backends(backends)

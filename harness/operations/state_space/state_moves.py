@@ -122,9 +122,9 @@ def _violations(
 ) -> Iterator[Violation]:
     """Look for each row's state and window where the next step, or a later hit, reads them."""
     pools, table = _Pools(of_row, call.facts.params), int64_array(call["block_table"])
-    now = {name: int64_array(outputs[name]) for name in ("conv_state", "temporal_state")}
-    then = {name: _numbered(*state.shape) for name, state in now.items()}
-    is_free = np.ones(len(now["temporal_state"]), dtype=bool)
+    after = {name: int64_array(outputs[name]) for name in ("conv_state", "temporal_state")}
+    before = {name: _numbered(*state.shape) for name, state in after.items()}
+    keeps = np.ones(len(after["temporal_state"]), dtype=bool)
     for slot, row in zip(int64_array(call["idx_mapping"]), pools.rows, strict=True):
         if slot < 0 or row.column < 0 or not row.moves:
             continue
@@ -132,14 +132,14 @@ def _violations(
         target, source, state = (
             blocks[column] for column in (row.target, row.column, row.column + row.behind)
         )
-        is_free[target] = False
-        if (now["temporal_state"][target] != then["temporal_state"][state]).any():
+        keeps[target] = False
+        if (after["temporal_state"][target] != before["temporal_state"][state]).any():
             yield Violation("temporal_state", "holds the state of other tokens")
-        window = then["conv_state"][source, row.behind :]
-        if (now["conv_state"][target, : len(window)] != window).any():
+        window = before["conv_state"][source, row.behind :]
+        if (after["conv_state"][target, : len(window)] != window).any():
             yield Violation("conv_state", "holds the window of other tokens")
-    for name, states in now.items():
-        if (states != then[name])[is_free].any():
+    for name, states in after.items():
+        if (states != before[name])[keeps].any():
             yield Violation(name, "changed in a block that gets no state")
 
 
@@ -240,7 +240,17 @@ def _derived(
                 applies=lambda case: any(
                     of_row(row, case.params["block"]).moves for row in case.params["rows"]
                 ),
-            )
+            ),
+            "more accepted tokens than a window has": Fault(
+                "num_accepted_tokens",
+                lambda accepted: accepted + 4096,
+                applies=lambda case: reference is before_reference and bool(case.params["rows"]),
+            ),
+            "computed tokens below 0": Fault(
+                "num_computed_tokens",
+                lambda computed: computed - 2**16,
+                applies=lambda case: reference is before_reference and bool(case.params["rows"]),
+            ),
         },
         unreal=_unreal,
         invariants=partial(_violations, of_row),

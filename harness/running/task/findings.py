@@ -55,14 +55,12 @@ def findings_of(examination: Examination, *, with_outputs: bool = True) -> list[
             kept[finding.case_id] = finding
     if not with_outputs:
         return list(kept.values())
-    said: dict[tuple[str, str], Finding] = {}
+    said: dict[tuple[str, ...], Finding] = {}
     for finding in sorted(kept.values(), key=lambda finding: order[finding.oracle]):
-        said.setdefault((finding.root[2], finding.diagnosis), finding)
-    return [
-        _with_interface(examination, finding)
-        for finding in kept.values()
-        if said[finding.root[2], finding.diagnosis] is finding
-    ]
+        kind, _, place = finding.root
+        said.setdefault((kind, place, finding.diagnosis), finding)
+    first = {finding.case_id for finding in said.values()}
+    return [_with_interface(examination, f) for f in kept.values() if f.case_id in first]
 
 
 def _with_interface(examination: Examination, finding: Finding) -> Finding:
