@@ -153,6 +153,12 @@ def _further_steps() -> Iterator[tuple[str, Case]]:
         "evicted blocks in use",
         _case(*_PROMPT, *evicted, _finish(0), _add(9, 9), groups=groups_of([0, 6])),
     )
+    inside = ({"do": "evict", "which": 0, "first": 3}, _add(18, 17), _schedule(1, 32))
+    two_sizes = {"groups": [*groups_of([0]), *groups_of([5], factor=2)]}
+    yield (
+        "a prefix that ends in a larger block",
+        _case(_add(17), _schedule(0, 32), *inside, **two_sizes),
+    )
     behind = (_add(13), _schedule(0, 3, 6), _add(13, 13), _schedule(1, 32))
     yield "blocks for the lookahead are not cached", _case(*behind)
     bound = (_preempt(0), _schedule(0, 32, short=6))
