@@ -77,7 +77,12 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     pieces = [Piece(name, v.astype(dtype), False, step) for name, v in vectors.items()]
     rows = zip(pool.rows.tolist(), arrays.num_computed_tokens.tolist(), strict=True)
     prefixes = [
-        Piece(f"{_PREFIXES}[{r}]", pool.table[row, :length].astype(np.int64), False, step)
+        Piece(
+            f"{_PREFIXES}[{r}]",
+            pool.table[row, :length].astype(np.int64),
+            False,
+            step if r % 2 else (1,),  # some have gaps and some have not
+        )
         for r, (row, length) in enumerate(rows)
     ]
     pieces += [

@@ -155,7 +155,7 @@ def tables_case(batch: Batch, groups: list[dict[str, Any]] | None = None, **para
 
 _SIZES = st.sampled_from((1, 2, 4, 16, 32, 48))
 _RARELY = st.integers(0, 3).map(lambda number: number == 3)
-_RANKS = st.sampled_from((1, 2, 4))
+_RANKS = st.sampled_from((1, 2, 3, 4))
 
 
 @st.composite
@@ -209,6 +209,9 @@ def tables_boundaries() -> Iterator[tuple[str, Case]]:
         ranked = {"cp_size": 2, "cp_rank": rank, "own": rank == 1}
         yield f"rank {rank} of 2, single positions (K31)", tables_case(padded, two, **ranked)
         yield f"rank {rank} of 2, turns of 2", tables_case(mixed, two, interleave=2, **ranked)
+    for turn in (1, 2):
+        ranked = {"cp_size": 3, "cp_rank": 1, "interleave": turn}
+        yield f"rank 1 of 3, turns of {turn}", tables_case(mixed, two, **ranked)
     yield "last rank of 8, whole blocks", tables_case(mixed, cp_size=8, cp_rank=7, interleave=4)
     yield "no requests", tables_case(make_batch([], [], 4), two)
     yield (
