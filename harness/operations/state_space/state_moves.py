@@ -6,8 +6,9 @@ block of another size for the column (#55600), a window that is copied over itse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -179,19 +180,24 @@ def _steps(batch: Batch) -> Iterator[Step]:
 
 
 def _derived(
-    reference: Any, of_row: Callable[[list[int], int], _Numbers], summary: str
+    reference: Any,
+    of_row: Callable[[list[int], int], _Numbers],
+    summary: str,
+    *,
+    values: Mapping[str, Callable[[Values], Any]] = MappingProxyType({}),
+    parameters: Mapping[str, Parameter] = MappingProxyType({}),
+    faults: Mapping[str, Fault] = MappingProxyType({}),
 ) -> Operation:
+    """Return an operation with further values, parameters and faults."""
+
     def of(make: Callable[[_Pools], Any]) -> Callable[[Values], Any]:
         return lambda values: make(_Pools(of_row, values.params))
 
-    def sources(values: Values) -> np.ndarray:
+    def slots(values: Values) -> np.ndarray:
         pools = _Pools(of_row, values.params)
-        left_out = values.params["left_out"] if reference is after_reference else 0
+        left_out = values.params.get("left_out", 0)
         return np.array([-1] * min(left_out, len(pools.slots)) + pools.slots[left_out:])
 
-    lens = {
-        "query_start_loc": lambda v: np.cumsum([0, *(max(1, row[1]) for row in v.params["rows"])])
-    }
     return derive_built_in(
         reference,
         section="17",
@@ -204,7 +210,7 @@ def _derived(
             "C": of(lambda pools: pools.window),
             "D": lambda values: values.params["channels"],
             "H": lambda values: values.params["heads"],
-            "idx_mapping": sources,
+            "idx_mapping": slots,
             "state_idx": of(lambda pools: pools.pool("column")),
             "num_computed_tokens": of(lambda pools: pools.pool("computed")),
             "num_accepted_tokens": of(lambda pools: pools.pool("accepted")),
@@ -216,8 +222,8 @@ def _derived(
                 lambda pools: _numbered(pools.blocks, values.params["heads"])
             )(values),
             "block_size": lambda values: values.params["block"],
-        }
-        | (lens if reference is before_reference else {}),
+            **values,
+        },
         parameters={
             "rows": Parameter(_Rows, _ROWS, _DRAWN),
             "block": one_of(Some, 4, 1, 2, 16, means="Tokens of a block"),
@@ -225,12 +231,8 @@ def _derived(
             "heads": one_of(Some, 5, 1, 130, means="Words of a state"),
             "more": one_of(Few, 2, 0, means="Tokens of a window beside the accepted ones"),
             "spare": one_of(Few, 2, 0, 5, means="Slots of no row"),
-        }
-        | (
-            {"left_out": one_of(Few, 0, 1, 2, means="Rows without a slot")}
-            if reference is after_reference
-            else {}
-        ),
+            **parameters,
+        },
         examples=_examples,
         steps=_steps,
         faults={
@@ -241,16 +243,7 @@ def _derived(
                     of_row(row, case.params["block"]).moves for row in case.params["rows"]
                 ),
             ),
-            "more accepted tokens than a window has": Fault(
-                "num_accepted_tokens",
-                lambda accepted: accepted + 4096,
-                applies=lambda case: reference is before_reference and bool(case.params["rows"]),
-            ),
-            "computed tokens below 0": Fault(
-                "num_computed_tokens",
-                lambda computed: computed - 2**16,
-                applies=lambda case: reference is before_reference and bool(case.params["rows"]),
-            ),
+            **faults,
         },
         unreal=_unreal,
         invariants=partial(_violations, of_row),
@@ -259,6 +252,32 @@ def _derived(
     )
 
 
-preprocess_mamba_align = _derived(before_reference, _before, "states where a step reads them")
-postprocess_mamba_align = _derived(after_reference, _after, "states at full blocks after a step")
+def _has_rows(case: Case) -> bool:
+    return bool(case.params["rows"])
+
+
+preprocess_mamba_align = _derived(
+    before_reference,
+    _before,
+    "states where a step reads them",
+    values={
+        "query_start_loc": lambda values: np.cumsum(
+            [0, *(max(1, row[1]) for row in values.params["rows"])]
+        )
+    },
+    faults={
+        "more accepted tokens than a window has": Fault(
+            "num_accepted_tokens", lambda accepted: accepted + 4096, applies=_has_rows
+        ),
+        "computed tokens below 0": Fault(
+            "num_computed_tokens", lambda computed: computed - 2**16, applies=_has_rows
+        ),
+    },
+)
+postprocess_mamba_align = _derived(
+    after_reference,
+    _after,
+    "states at full blocks after a step",
+    parameters={"left_out": one_of(Few, 0, 1, 2, means="Rows without a slot")},
+)
 OPERATIONS = (preprocess_mamba_align, postprocess_mamba_align)
