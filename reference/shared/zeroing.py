@@ -12,12 +12,13 @@ from typing import Annotated
 import torch
 
 from ..definition.definition import operation
-from ..definition.roles import Array, Int, Object
+from ..definition.roles import Array, Int, Object, of_shapes
 
 _Lists = Annotated[list[list[int]], Object()]
 _Ids = Annotated[list[int], Object()]
 
 
+@of_shapes
 def _views_agree(
     storage: torch.Tensor,
     offsets: list[int],

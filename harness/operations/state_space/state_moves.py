@@ -242,10 +242,12 @@ def _derived(
                 applies=lambda case: any(
                     of_row(row, case.params["block"]).moves for row in case.params["rows"]
                 ),
+                cpu_only=True,
             ),
             **faults,
         },
         unreal=_unreal,
+        may_sync=lambda _: True,
         invariants=partial(_violations, of_row),
         diagnose=_diagnose,
         built_in=BuiltIn(shared="an engine's kernel copies the bytes of few rows in all layers"),
@@ -267,10 +269,16 @@ preprocess_mamba_align = _derived(
     },
     faults={
         "more accepted tokens than a window has": Fault(
-            "num_accepted_tokens", lambda accepted: accepted + 4096, applies=_has_rows
+            "num_accepted_tokens",
+            lambda accepted: accepted + 4096,
+            applies=_has_rows,
+            cpu_only=True,
         ),
         "computed tokens below 0": Fault(
-            "num_computed_tokens", lambda computed: computed - 2**16, applies=_has_rows
+            "num_computed_tokens",
+            lambda computed: computed - 2**16,
+            applies=_has_rows,
+            cpu_only=True,
         ),
     },
 )
