@@ -39,7 +39,10 @@ class Requests:
     loading: set[str] = field(default_factory=set)
     """Requests whose external tokens a connector loads."""
     _flights: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    """Of each request with a step in flight its tokens before it, rejected drafts and tokens."""
+    """Numbers of each request whose last step has not ended, by name.
+
+    They are its tokens before the step, the drafts that the step rejects, and the tokens that the
+    step computes."""
     _in_step: set[str] = field(default_factory=set)
     """Requests of the current step."""
 

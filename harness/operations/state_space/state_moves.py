@@ -215,12 +215,8 @@ def _derived(
             "num_computed_tokens": of(lambda pools: pools.pool("computed")),
             "num_accepted_tokens": of(lambda pools: pools.pool("accepted")),
             "block_table": of(_Pools.table),
-            "conv_state": lambda values: of(
-                lambda pools: _numbered(pools.blocks, pools.window, values.params["channels"])
-            )(values),
-            "temporal_state": lambda values: of(
-                lambda pools: _numbered(pools.blocks, values.params["heads"])
-            )(values),
+            "conv_state": lambda values: _numbered(*(values.sizes[axis] for axis in "SCD")),
+            "temporal_state": lambda values: _numbered(values.sizes["S"], values.sizes["H"]),
             "block_size": lambda values: values.params["block"],
             **values,
         },
