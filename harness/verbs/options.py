@@ -119,8 +119,8 @@ class VerifyOptions(RunOptions):
     examples: Annotated[
         int | None,
         typer.Option(
-            help="cases drawn for each operation (default: 207; in runs of many operations down "
-            "to 36)"
+            help="different cases drawn for each operation, a sequence of calls for two of them "
+            "(default: 207; in runs of many operations down to 36)"
         ),
     ] = None
     steps: Annotated[

@@ -40,6 +40,8 @@ _MOST_STEPS = 25
 """Maximal number of steps of a sequence."""
 _CASES_PER_SEQUENCE = 2
 """Number of examples that one sequence counts as: it costs more than a case."""
+_MOST_DRAWS = 2
+"""Draws for each example until all cases are different."""
 _MALFORMED_SHARE = 8
 """One drawn case in this many is malformed."""
 
@@ -96,17 +98,23 @@ def without_local_constants() -> Iterator[None]:
 
 
 def fuzz(examination: Examination, examples: int, run_seed: int) -> list[Case]:
-    """Draw `examples` cases; record the smallest case of each root cause.
+    """Draw `examples` different cases; record the smallest case of each root cause.
 
-    Returns the drawn cases that are well-formed.
+    Returns the drawn cases that are well-formed. Fewer are drawn if other ones are rare.
     """
     drawn: list[Case] = []
+    ids: set[str] = set()
     rounds = 0
-    for first in range(0, examples, BATCH):
-        count = min(BATCH, examples - first)
+    cost = _CASES_PER_SEQUENCE if examination.is_sequence else 1
+    wanted = -(-examples // cost)
+    for first in range(0, _MOST_DRAWS * examples, BATCH):
+        if len(ids) >= wanted:
+            break
+        # The simplest case comes first in every batch.
+        count = min(BATCH // cost, wanted - len(ids) + bool(ids))
         while True:
             batch_seed = zlib.crc32(f"{run_seed}/{first}/{rounds}".encode())
-            if not _fails(examination, count, batch_seed, drawn):
+            if not _fails(examination, count, batch_seed, drawn, ids):
                 break
             _find_causes(examination, count, batch_seed)
             rounds += 1
@@ -115,14 +123,17 @@ def fuzz(examination: Examination, examples: int, run_seed: int) -> list[Case]:
     return drawn
 
 
-def _fails(examination: Examination, examples: int, run_seed: int, drawn: list[Case]) -> bool:
+def _fails(
+    examination: Examination, examples: int, run_seed: int, drawn: list[Case], ids: set[str]
+) -> bool:
     """Draw `examples` cases, then judge them up to the first new root cause, True if there is one.
 
-    The well-formed cases that were judged are added to `drawn`.
+    The well-formed cases that were judged are added to `drawn`, and the ids of all to `ids`.
     """
     cases: list[Sourced] = []
     _explore(lambda case: cases.append(Sourced(case, "fuzz")), examination, examples, run_seed)
     for sourced in examination.one_ahead(cases):
+        ids.add(sourced.case.id)
         if not sourced.case.fault:
             drawn.append(sourced.case)
         if examination.roots.new_failure(examination.check(sourced)) is not None:
@@ -231,7 +242,7 @@ def _drawn(
     operation = examination.operation
     machine = operation.inputs.machine
     how = settings(
-        max_examples=max(1, examples // _CASES_PER_SEQUENCE) if machine else examples,
+        max_examples=examples,
         stateful_step_count=_MOST_STEPS,
         database=None,
         deadline=None,

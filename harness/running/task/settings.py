@@ -14,7 +14,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run, resolved from the command line."""
 
     examples: int = 207
-    """Cases that Hypothesis draws for each operation and candidate."""
+    """Different cases that Hypothesis draws for each operation and candidate."""
     seconds: float = 0.0
     """Further fuzzing for each operation and candidate, in seconds."""
     seed: int = 0
