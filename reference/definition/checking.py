@@ -292,7 +292,7 @@ def _check_values(name: str, argument: Argument, value: Any, sizes: dict[str, in
     if below is not None:
         refuse(name, argument.name, flat, flat >= below, f"below {below}")
     if declared.distinct:
-        ordered = flat.sort().values
+        ordered = flat[flat >= 0].sort().values
         refuse(name, argument.name, ordered[1:], ordered[1:] == ordered[:-1], "each value once")
 
 

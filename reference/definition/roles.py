@@ -126,7 +126,7 @@ class Array:
     below: Bound | None = None
     """Limit that every element is below."""
     distinct: bool = False
-    """True if no two elements are equal."""
+    """True if no two elements are equal but those below 0, which stand for none."""
     written: bool = False
     """True for an argument that the operation fills; its memory is apart from all others."""
     may_be: str = ""

@@ -32,3 +32,10 @@ def test_the_state_at_the_end_of_a_block_is_kept(package):
     package.postprocess_mamba_align(_ints(0), *pools, windows, states, 4)
     assert states[3].item() == 6
     assert windows[3].flatten().tolist() == [51, 52, 32]
+
+
+def test_any_number_of_rows_has_no_slot(package):
+    windows, states = _states()
+    pools = (_ints(1), _ints(4), _ints(1), _ints(3, 5, 6)[None])
+    package.postprocess_mamba_align(_ints(-1, 0, -1), *pools, windows, states, 4)
+    assert states[3].item() == 5
