@@ -7,8 +7,8 @@ import zlib
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as seeded
-from hypothesis.stateful import run_state_machine_as_test
 
+from attnproof.harness.cases.machine import sequence_test
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running.errors import UsageError
@@ -87,13 +87,11 @@ def _drawn(operation: Operation, examples: int, seed: int, *, malformed: bool) -
         suppress_health_check=list(HealthCheck),
         verbosity=Verbosity.quiet,
     )
-    first = seeded(zlib.crc32(f"{seed}/{operation.name}".encode()))
+    first = zlib.crc32(f"{seed}/{operation.name}".encode())
     with without_local_constants():
         if machine is not None:
-            methods = {"judge": staticmethod(take)}
-            bound = first(type(machine.__name__, (machine,), methods))
-            run_state_machine_as_test(bound, settings=how)
+            sequence_test(machine, take, first, how)()
         else:
             faults = operation.inputs.faults_on("cpu") if malformed else {}
-            first(how(given(strategy(operation, faults))(take)))()
+            seeded(first)(how(given(strategy(operation, faults))(take)))()
     return drawn

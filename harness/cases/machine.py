@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
-from hypothesis.stateful import RuleBasedStateMachine
+from hypothesis import seed, settings
+from hypothesis.stateful import RuleBasedStateMachine, get_state_machine_test
 
 from attnproof.harness.backports import current_exception
 from attnproof.harness.model.case import Case
@@ -38,3 +40,17 @@ class Machine(RuleBasedStateMachine):
         # An exception in flight means that Hypothesis abandoned the sequence half-way.
         if self.steps and current_exception() is None:
             type(self).judge(Case(self.operation, None, self.params | {"steps": self.steps}))
+
+
+def sequence_test(
+    machine: type[RuleBasedStateMachine],
+    judge: Callable[[Case], None],
+    run_seed: int,
+    how: settings,
+) -> Callable[[], None]:
+    """Return the Hypothesis test that draws sequences by a seed and judges them."""
+    # Hypothesis hashes the source of a class, though no example is saved: a third of the time.
+    factory: Any = partial(type(machine.__name__, (machine,), {"judge": staticmethod(judge)}))
+    test = get_state_machine_test(seed(run_seed)(factory), settings=how)
+    vars(test)["_hypothesis_internal_database_key"] = b""
+    return test

@@ -39,6 +39,11 @@ class CallKind(Protocol):
         ...
 
     @property
+    def poisons(self) -> bool:
+        """True if the call has memory that may be stale, which is then poisoned."""
+        ...
+
+    @property
     def repeatable(self) -> bool:
         """True if the function that `bind` returns can be called again on the same input."""
         ...
@@ -106,6 +111,7 @@ class FunctionCall:
     compared_by: ClassVar[str] = "equality"
     takes_arguments: ClassVar[bool] = True
     isolated: ClassVar[bool] = False
+    poisons: ClassVar[bool] = True
 
     @property
     def repeatable(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -56,9 +57,12 @@ def child_outputs(outputs: Mapping[Any, Any], child: int) -> dict[str, Any]:
     return {place.field: value for place, value in outputs.items() if place.child == child}
 
 
-def step_outputs(outputs: Mapping[Any, Any], step: int) -> dict[str, Any]:
-    """Return the outputs of one step by field."""
-    return {place.field: value for place, value in outputs.items() if place.step == step}
+def by_step(outputs: Mapping[Any, Any]) -> defaultdict[int, dict[str, Any]]:
+    """Return the outputs of each step by field, none of a step that was not reached."""
+    steps: defaultdict[int, dict[str, Any]] = defaultdict(dict)
+    for place, value in outputs.items():
+        steps[place.step][place.field] = value
+    return steps
 
 
 def by_place(outputs: Mapping[Any, Any]) -> dict[Place, Any]:

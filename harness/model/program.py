@@ -160,6 +160,8 @@ def source(statements: Sequence[Statement]) -> str:
 
 def _value(data: Any, names: dict[str, Any]) -> Any:
     """Return the value that the data describes; lists and dicts are new ones."""
+    if type(data) in _LITERALS:  # most are: the patterns below take longer
+        return data
     match data:
         case Name(path):
             first, *attributes = path.split(".")

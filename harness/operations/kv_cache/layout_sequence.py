@@ -205,6 +205,7 @@ layout_sequence = Operation(
         write=_script,
         observe=_observe,
         isolated=True,
+        poisons=False,
     ),
     contract=Contract(diagnose=_diagnose),
     bench=Bench(never=SEQUENCE_NOT_TIMED),

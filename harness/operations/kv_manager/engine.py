@@ -19,7 +19,8 @@ class Engine:
     def __init__(self, manager: Any, max_model_len: int, state_size: int = 0) -> None:
         self._manager = manager
         self._requests = Requests(max_model_len, state_size)
-        self._unfinished: list[str] = []
+        self.tables: dict[str, list[list[int]] | None] = {}
+        """Block tables of each unfinished request in the last step, None of a new one."""
         self._waiting: set[str] = set()
         """Requests without blocks: new and preempted ones."""
         self.exact = True
@@ -31,7 +32,7 @@ class Engine:
         """Add a request (`Requests.add`)."""
         self.seen = {}
         self._requests.add(name, tokens, like, shared, rejoins)
-        self._unfinished.append(name)
+        self.tables[name] = None
         self._waiting.add(name)
 
     def schedule(self, name: str, **numbers: Any) -> None:
@@ -72,7 +73,7 @@ class Engine:
     def finish(self, name: str) -> None:
         """Free a request that has ended or is aborted."""
         self.seen = {}
-        self._unfinished.remove(name)
+        del self.tables[name]
         self._leave(name)
 
     def preempt(self, name: str) -> None:
@@ -102,10 +103,11 @@ class Engine:
         self._manager.allocate_slots(self._requests.by_name[name], 0)
 
     def look(self) -> dict[str, Any]:
-        """Return the last answers, the blocks of all requests, and the number of free blocks."""
-        tables = [list(map(list, self._manager.get_block_ids(name))) for name in self._unfinished]
-        free = self._manager.num_free_blocks
-        return self.seen | {"names": list(self._unfinished), "tables": tables, "free": free}
+        """Return the last answers, the tables that have changed, and the number of free blocks."""
+        tables = {name: list(map(list, self._manager.get_block_ids(name))) for name in self.tables}
+        changed = {name: own for name, own in tables.items() if own != self.tables[name]}
+        self.tables |= tables
+        return self.seen | {"tables": changed, "free": self._manager.num_free_blocks}
 
 
 def hit_limit(request: CacheRequest, step: Schedule) -> tuple[int, ...]:

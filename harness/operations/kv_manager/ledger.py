@@ -37,6 +37,8 @@ class Ledger:
         self.requests = Requests(self._max_model_len, sizes.state_size)
         self._memory = Memory()
         self._tables: dict[str, list[_Table]] = {}
+        self._answered: dict[str, list[_Table]] = {}
+        """Tables of unfinished requests, as the manager answered them."""
         self._num_published: dict[str, list[int]] = {}
         """Blocks of each table that are cached, or need not be."""
         self._watermark = int(sizes.watermark * sizes.num_blocks)
@@ -50,6 +52,7 @@ class Ledger:
     def judge(self, call: Call, seen: dict[str, Any]) -> Iterator[Violation]:
         """Yield what is wrong in the answers to a call, and keep them."""
         self._cached.time += 1
+        self._answered |= seen["tables"]
         violations = list(self._apply(call, seen))
         # The state is not known after a wrong answer.
         yield from violations or self._after(seen)
@@ -66,6 +69,8 @@ class Ledger:
             yield from self._schedule(call.name, call.step, seen)
         elif call.do in ("finish", "preempt"):
             self._leave(call.name)
+            if call.do == "finish":
+                del self._answered[call.name]
         elif call.do == "evict":
             for table in self._tables.get(call.name, []):
                 for block in table[call.numbers[0] :]:
@@ -107,7 +112,7 @@ class Ledger:
         self._skip(name, first - plan.in_flight)
         tables = self._expected(name, first, adopted)
         withdrawn = step.withdrawn and not waits
-        violations = [] if withdrawn and seen["fits"] else list(self._skip_violations(name, seen))
+        violations = [] if withdrawn and seen["fits"] else list(self._skip_violations(name))
         if violations:
             yield from violations
             return
@@ -193,11 +198,10 @@ class Ledger:
             skipped = min(self._layout.first_block(number, computed), len(table))
             self._drop(number, table, range(skipped))
 
-    def _skip_violations(self, name: str, seen: dict[str, Any]) -> Iterator[Violation]:
+    def _skip_violations(self, name: str) -> Iterator[Violation]:
         """Yield a block that is freed too early, or too late: it decides what fits."""
-        seen_tables = dict(zip(seen["names"], seen["tables"], strict=True))
         for number, right in enumerate(self._tables.get(name, [])):
-            table = seen_tables[name][number][: len(right)]
+            table = self._answered[name][number][: len(right)]
             if table != right:
                 yield _wrong_table(table, right, f"{name}, group {number}")
 
@@ -236,10 +240,9 @@ class Ledger:
         held = self._held()
         uncached = len(self._pool) - len(held) - self._cached.num_free
         new: list[int] = []
-        seen_tables = dict(zip(seen["names"], seen["tables"], strict=True))
         for number, others in enumerate(seen["new ids"]):
             before = len(self._tables[name][number])
-            ids = [*seen_tables[name][number][before : before + loaded[number]], *others]
+            ids = [*self._answered[name][number][before : before + loaded[number]], *others]
             if len(ids) != len(missing[number]):
                 detail = f"group {number}: {len(ids)}, not {len(missing[number])} new ones"
                 yield Violation("blocks", BLOCKS, detail)
@@ -328,7 +331,7 @@ class Ledger:
 
     def _after(self, seen: dict[str, Any]) -> Iterator[Violation]:
         """Compare the tables and the number of free blocks with what the calls make of them."""
-        for name, tables in zip(seen["names"], seen["tables"], strict=True):
+        for name, tables in self._answered.items():
             expected = self._tables.get(name, [[] for _ in self._groups])
             for number, (table, right) in enumerate(zip(tables, expected, strict=True)):
                 if table != right:

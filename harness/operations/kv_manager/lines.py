@@ -12,7 +12,7 @@ import msgspec
 from attnproof.harness.model.call import Call as OperationCall
 from attnproof.harness.model.call import Free, Outputs
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.place import place_of, step_outputs
+from attnproof.harness.model.place import by_step, place_of
 from attnproof.harness.model.program import Code, Script
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.kv_manager.engine import Engine
@@ -29,13 +29,19 @@ _IMPORTS = {
 
 def script(case: Case, _pattern: int) -> Script:
     """Return the calls of the case, and whether their answers are the same for all managers."""
-    params = case.params
+    return _script(msgspec.json.encode(case.params))
+
+
+@lru_cache(maxsize=4)  # a case is called, judged, counted and shown by its script
+def _script(encoded: bytes) -> Script:
+    """Return the script of the case with these parameters, as JSON."""
+    params = msgspec.json.decode(encoded)
     setup = Code()
     sizes = sizes_of(params)
     groups = [setup.CacheGroup(*astuple(group)) for group in sizes.groups]
     setup.manager = setup.KVCacheManager(sizes.num_blocks, groups, *sizes[2:])
     setup.engine = setup.Engine(setup.manager, sizes.max_model_len, sizes.state_size)
-    choice = _first_choice(msgspec.json.encode(params))
+    choice = _first_choice(params)
     lines = []
     for index, call in enumerate(Calls(params)):
         code = Code()
@@ -46,13 +52,8 @@ def script(case: Case, _pattern: int) -> Script:
     return Script(_IMPORTS, setup.statements, tuple(lines))
 
 
-@lru_cache(maxsize=4)  # a case is judged, counted and shown by scripts of its own
-def _first_choice(encoded: bytes) -> int | None:
-    """Return the first call from which on the answers depend on a manager's choice.
-
-    `encoded` are the parameters of a case as JSON.
-    """
-    params = msgspec.json.decode(encoded)
+def _first_choice(params: dict[str, Any]) -> int | None:
+    """Return the first call from which on the answers depend on a manager's choice."""
     sizes = sizes_of(params)
     ledger = Ledger(sizes)
     engine = Engine(KVCacheManager(*sizes), sizes.max_model_len, sizes.state_size)
@@ -90,7 +91,7 @@ def observe(names: dict[str, Any]) -> Outputs:
     seen = engine.look()
     outputs: Outputs = {"seen": Free(**seen)}
     if engine.exact:
-        tables = seen["tables"]
+        tables = [tables for tables in engine.tables.values() if tables is not None]
         answers = {name: seen.get(name) for name in ("hits", "fits", "reset", "free")}
         answers["blocks"] = [list(map(len, groups)) for groups in tables]
         answers["nulls"] = [[table.count(NULL) for table in groups] for groups in tables]
@@ -103,14 +104,12 @@ def observe(names: dict[str, Any]) -> Outputs:
 def steps_consumed(call: OperationCall, outputs: Outputs) -> Iterator[Violation]:
     """Yield the violations of the first step that adopts, takes or frees the wrong blocks."""
     params = call.facts.case.params
-    ledger = Ledger(sizes_of(params))
+    ledger, steps = Ledger(sizes_of(params)), by_step(outputs)
     for index, each in enumerate(Calls(params)):
-        step = step_outputs(outputs, index)
-        if each.do == _REFUSED:
-            continue
-        raised = step.get("raises", "never") is not None
-        if raised and "seen" not in step:
+        step = steps[index]
+        if "seen" not in step:
             return  # the sequence ended before this step
+        raised = step["raises"] is not None and each.do != _REFUSED
         seen = step["seen"].values
         violations = list((ledger.judge_hits if raised else ledger.judge)(each, seen))
         for violation in violations:

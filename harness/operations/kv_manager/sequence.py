@@ -58,7 +58,7 @@ kv_manager = Operation(
         boundaries=boundaries,
         from_batch=from_batch,
     ),
-    call=SequenceCall(parts=("KVCacheManager",), write=script, observe=observe),
+    call=SequenceCall(parts=("KVCacheManager",), write=script, observe=observe, poisons=False),
     contract=Contract(diagnose=_diagnose, consume=steps_consumed, causes_first=True),
     bench=Bench(never=SEQUENCE_NOT_TIMED),
     built_in=BuiltIn(shared="Python objects of a request: there is nothing to make faster"),

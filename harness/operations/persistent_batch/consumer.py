@@ -15,7 +15,7 @@ from attnproof.harness.consumer.batch import (
 from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
 from attnproof.harness.model.call import Call, Outputs
-from attnproof.harness.model.place import place_of, step_outputs
+from attnproof.harness.model.place import by_step, place_of
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.persistent_batch.steps import Engine
 from attnproof.harness.operations.ubatch.slices import spans_at
@@ -23,14 +23,14 @@ from attnproof.harness.operations.ubatch.slices import spans_at
 
 def steps_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Yield the violations of the first step with wrong visible keys or slots."""
-    params, index = call.facts.case.params, 0
+    params, index, steps = call.facts.case.params, 0, by_step(outputs)
     engine = Engine(params, 0)
     for step in params["steps"]:
         line = engine.line(step)
         if line is None:
             continue
         if not line.raises:
-            seen = step_outputs(outputs, index)
+            seen = steps[index]
             if seen.get("raises", "never") is not None:
                 return  # the sequence ended here
             violations = list(_step_violations(engine, step, seen))

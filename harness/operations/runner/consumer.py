@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from attnproof.harness.model.call import Call, Outputs
-from attnproof.harness.model.place import place_of, step_outputs
+from attnproof.harness.model.place import by_step, place_of
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.runner.judge import slot_violations, table_violations
 from attnproof.harness.operations.runner.lines import Runner
@@ -21,14 +21,14 @@ from attnproof.harness.operations.runner.scheduler import Scheduled, Scheduler
 
 def steps_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Yield the violations of the first step that a model would compute wrongly."""
-    params, index = call.facts.case.params, 0
+    params, index, steps = call.facts.case.params, 0, by_step(outputs)
     runner = Runner(params, 0)
     for step in params["steps"]:
         line = runner.line(step)
         if line is None:
             continue
         if not line.raises:
-            seen = step_outputs(outputs, index)
+            seen = steps[index]
             if seen.get("raises", "never") is not None:
                 return  # the sequence ended here
             violations = list(_step_violations(runner, seen))

@@ -79,6 +79,8 @@ class SequenceCall:
     """Names that the script uses, of functions that are always the reference's."""
     isolated: bool = False
     """True if the steps change the process: each sequence then gets a process of its own."""
+    poisons: bool = True
+    """False if neither the program nor the candidate has tensors."""
 
     compared_by: ClassVar[str] = "sequences"
     takes_arguments: ClassVar[bool] = False

@@ -41,7 +41,7 @@ microseconds."""
 _MOST_TIMEOUTS = 15
 """Longest such timeout, in timeouts of a case."""
 _MOST_CASES = 2000
-KINDS = {
+_KINDS = {
     (True, True): JUDGE,
     (False, True): JUDGE_UNREPEATED,
     (True, False): JUDGE_UNPOISONED,
@@ -229,11 +229,16 @@ class CaseProcess:
             self.has_children = reply.has_children
         return reply
 
+    def kind(self, case: Case, repeated: bool, poisoned: bool) -> bytes:
+        """Return the kind of message of a case; a call without stale memory is not poisoned."""
+        return _KINDS[repeated, poisoned and self._operations[case.operation].call.poisons]
+
     def send_ahead(self, following: Following | None) -> None:
         """Let the process run the next case while the report on this one is judged."""
         if following is None or following.case.before:
             return
-        self._ahead = KINDS[following.repeated, following.poisoned] + encode(following.case)
+        case, *parts = following
+        self._ahead = self.kind(case, *parts) + encode(case)
         self.cases.append(following.case)
         self._process.send_ahead(self._ahead)
 

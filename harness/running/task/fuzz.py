@@ -6,16 +6,15 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 
 import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from hypothesis.internal.conjecture.providers import HypothesisProvider
-from hypothesis.stateful import run_state_machine_as_test
 
 from attnproof.harness.backports import BaseExceptionGroup
+from attnproof.harness.cases.machine import sequence_test
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
@@ -258,8 +257,7 @@ def _drawn(
         # The key of its database, which it does not have: a hash of the source takes 6 ms.
         vars(test)["_hypothesis_internal_database_key"] = b""
         return test
-    bound = seed(run_seed)(type(machine.__name__, (machine,), {"judge": staticmethod(body)}))
-    return partial(run_state_machine_as_test, bound, settings=how)
+    return sequence_test(machine, body, run_seed, how)
 
 
 def _discoveries(group: BaseExceptionGroup[BaseException]) -> list[Discovery]:

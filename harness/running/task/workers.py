@@ -32,7 +32,7 @@ from attnproof.harness.running.interface_choice import CaseFitter
 from attnproof.harness.running.loading import offered_by
 from attnproof.harness.running.programs.source import NoProgramError
 from attnproof.harness.running.programs.standalone import standalone_program
-from attnproof.harness.running.task.case_process import KINDS, CaseProcess
+from attnproof.harness.running.task.case_process import CaseProcess
 from attnproof.harness.running.task.explanation import arguments_of, explain
 from attnproof.harness.running.task.process_failures import BREAKS, FORKS, PRINTS
 from attnproof.harness.running.worker.signatures import Misfit
@@ -126,7 +126,7 @@ class Worker(CaseProcess):
         out, without `poisoned` the oracle padding.
         """
         verdict = self._verdict(
-            KINDS[repeated, poisoned],
+            self.kind(case, repeated, poisoned),
             case,
             lambda trial: judge(trial, digested=digested, repeated=repeated),
         )

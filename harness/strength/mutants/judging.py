@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import Unsatisfiable
-from hypothesis.stateful import run_state_machine_as_test
 
+from attnproof.harness.cases.machine import sequence_test
 from attnproof.harness.cases.variation.change import MOST_SIZE, size_of
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, encode
@@ -107,8 +107,7 @@ def draw_only(
     if machine is None:
         run = seed(run_seed)(how(given(strategy(operation, faults))(keep)))
     else:
-        bound = type(machine.__name__, (machine,), {"judge": staticmethod(keep)})
-        run = partial(run_state_machine_as_test, seed(run_seed)(bound), settings=how)
+        run = sequence_test(machine, keep, run_seed, how)
     with suppress(Unsatisfiable):
         run()
     return drawn
