@@ -7,7 +7,9 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from attnproof import reference
@@ -26,8 +28,9 @@ _MODULES = {
 def read_mutations(path: Path) -> Iterator[Mutation]:
     """Yield the mutations of a file, which are tables [operation.name_of_the_mutation].
 
-    `before` and `after` are texts in the function or "Class.method" `where` (default: the part).
-    `part` is by default the class of `where`, or the operation. The rest are fields of `Mutation`.
+    `before` and `after` are texts in the function or "Class.method" `where` (default: the part),
+    of another module in the folder of the part's: "module:Class.method". `part` is by default the
+    class of `where`, or the operation. The rest are fields of `Mutation`.
     Raise ValueError for any other key.
     """
     for operation, tables in tomllib.loads(path.read_text(encoding="utf-8")).items():
@@ -66,21 +69,37 @@ def changed(part: str, where: str, before: str, after: str) -> Any:
     ValueError unless `before` occurs once.
     """
     module = _MODULES[part]
-    tree = ast.parse(_replaced(inspect.getsource(module), where, before, after))
+    beside, _, where = where.rpartition(":")
+    changed_module = import_module(f".{beside}", module.__package__) if beside else module
+    name = where.partition(".")[0]
+    source = _replaced(inspect.getsource(changed_module), where, before, after)
+    names = _compiled(changed_module, name if beside else part, source, {})
+    if name not in names:
+        raise ValueError(f"{where} is neither a function of the module nor of the class {part}")
+    if beside:
+        names = _compiled(module, part, inspect.getsource(module), names)
+    return names[part]
+
+
+def _compiled(module: ModuleType, part: str, source: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Return the functions of a source and its class `part`, compiled as those of a module.
+
+    `names` replace what the module imports.
+    """
+    tree = ast.parse(source)
     # Other classes stay those of the reference: instances of them are compared and checked.
-    tree.body = [
-        node
+    own = {
+        node.name: node
         for node in tree.body
         if isinstance(node, ast.FunctionDef)
         or (isinstance(node, ast.ClassDef) and node.name == part)
-    ]
-    if where.partition(".")[0] not in {getattr(node, "name", "") for node in tree.body}:
-        raise ValueError(f"{where} is neither a function of the module nor of the class {part}")
+    }
+    tree.body = list(own.values())
     # Under another name `operation` does not take the changed part's definition for its own.
-    namespace = vars(module) | {"__name__": __name__}
+    namespace = vars(module) | names | {"__name__": __name__}
     # Annotations stay texts, as in the module: `compile` takes over this module's future imports.
     exec(compile(tree, str(module.__file__), "exec"), namespace)
-    return namespace[part]
+    return {name: namespace[name] for name in own}
 
 
 def _replaced(source: str, where: str, before: str, after: str) -> str:

@@ -6,8 +6,6 @@ Both packages share it: it holds a few Python objects per request and step, and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from math import lcm
 
 from ..checks.kv_manager import (
     check_cached,
@@ -19,11 +17,11 @@ from ..checks.kv_manager import (
     check_new_tokens,
 )
 from ..interface.kv_manager import CacheBlocks, CacheGroup, CacheRequest
+from .block_pool import NULL, BlockPool, Prefix
+from .cache_groups import GroupRules, rules_of
 
-_NULL = 0
-"""Block in the place of those that no query sees any more; it is never written."""
-_Prefix = tuple[int, tuple[int, ...]]
-"""Group, and the tokens up to the end of a block and its lookahead: its cached content."""
+_Tables = list[list[int]]
+"""Block ids of one request in each group."""
 
 
 class KVCacheManager:
@@ -46,28 +44,20 @@ class KVCacheManager:
     ) -> None:
         lookahead = num_hash_lookahead_tokens
         check_manager(num_blocks, groups, max_model_len, enable_caching, lookahead, watermark)
-        self._groups = list(groups)
-        self._alignment = lcm(*(group.block_size for group in groups))  # of hits
+        self._groups = rules_of(groups, lookahead)
+        self._alignment = self._groups[0].alignment
         self._max_model_len = max_model_len
         self._caching = enable_caching
-        self._lookahead = lookahead
         self._watermark = int(watermark * num_blocks)  # blocks that stay free
-        drafts = [] if lookahead else [group for group in groups if group.draft]
-        # Groups that are alike are looked up together.
-        self._drops = [any(replace(g, draft=True) == draft for draft in drafts) for g in groups]
-        self._queue = list(range(1, num_blocks))  # free blocks; the first is taken next
-        self._references = [0] * num_blocks
-        self._cached: dict[_Prefix, list[int]] = {}  # blocks of equal content, oldest first
-        self._prefix_of: dict[int, _Prefix] = {}  # of each cached block
-        self._writers: dict[int, CacheRequest] = {}  # who cached each block last
-        self._tables: dict[str, list[list[int]]] = {}
+        self._pool = BlockPool(num_blocks)
+        self._tables: dict[str, _Tables] = {}
         self._num_published: dict[str, list[int]] = {}  # blocks of each table that were cached
-        self._fresh: set[_Prefix] = set()  # states that are computed in the current step
+        self._fresh: set[Prefix] = set()  # states that are computed in the current step
 
     @property
     def num_free_blocks(self) -> int:
         """Number of blocks that no request has; cached ones among them."""
-        return len(self._queue)
+        return self._pool.num_free
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
         """Return the block ids of a request in each group, none if it has no blocks."""
@@ -84,7 +74,7 @@ class KVCacheManager:
         most = check_lookup(request, max_cache_hit_length, self._max_model_len)
         if self._caching:
             for tokens in range(most // self._alignment * self._alignment, 0, -self._alignment):
-                choices = self._all_choices(request, tokens)
+                choices = [self._choices(group, request, tokens) for group in self._groups]
                 found = all(ids for group in choices for ids in group)
                 if found and self._has_dropped(request, tokens, most):
                     return CacheBlocks(tuple([ids[0] for ids in each] for each in choices)), tokens
@@ -110,57 +100,33 @@ class KVCacheManager:
         """
         hits, external = num_new_computed_tokens, num_external_computed_tokens
         lengths = num_new_tokens, hits, num_lookahead_tokens, external
-        check_new_tokens(request, *lengths, self._max_model_len)
-        tables = self._tables.get(request.request_id)
-        choices = self._all_choices(request, hits)
-        capacity = self._capacity(request)
-        check_hits(request, hits, new_computed_blocks, choices, self._alignment, capacity)
-        check_external(external, capacity)
-
+        self._check_allocation(request, lengths, new_computed_blocks)
         computed = request.num_computed_tokens + hits + external
         end = computed + num_new_tokens
-        # A step in flight still reads what queries before its end see, and drafts may be rejected.
-        skipped = [
-            self._skipped(group, max(0, computed - request.num_in_flight_tokens))
-            for group in range(len(self._groups))
-        ]
-        for table, first in zip(tables or [], skipped, strict=False):
-            self._free_skipped(table, first)
-        if tables is not None:
-            adopted, reserve = tables, 0
-        else:
-            empty = CacheBlocks(tuple([] for _ in self._groups))
-            hit_ids = (new_computed_blocks or empty).get_block_ids()
-            adopted, reserve = [], self._watermark
-            for ids, first in zip(hit_ids, skipped, strict=True):
-                adopted.append([_NULL] * first + ids[first:])
         room = min(end + num_lookahead_tokens, self._max_model_len)
-        loaded = [self._missing(*each, computed, computed) for each in enumerate(adopted)]
-        missing = [
-            self._missing(group, [*table, *loaded[group]], end, room)
-            for group, table in enumerate(adopted)
+        # A step in flight still reads what queries before its end see, and drafts may be rejected.
+        processed = max(0, computed - request.num_in_flight_tokens)
+        self._free_skipped(request.request_id, processed)
+        held = self._held(request.request_id, new_computed_blocks, processed)
+        loaded = [
+            group.missing(len(ids), computed, computed)
+            for group, ids in zip(self._groups, held, strict=True)
         ]
-        free_hits = {b for hit in adopted for b in hit if b != _NULL and not self._references[b]}
-        needed = sum(map(sum, [*loaded, *missing]))
-        if needed + len(free_hits) + reserve > len(self._queue):
+        missing = [
+            group.missing(len(ids) + len(each), end, room)
+            for group, ids, each in zip(self._groups, held, loaded, strict=True)
+        ]
+        if not self._has_room(request, held, [*loaded, *missing]) or self._is_fresh(request, hits):
             return None
-        if hits and any(self._is_fresh(group, hits, request) for group in range(len(adopted))):
-            return None
-
-        if tables is None:
-            tables = self._tables[request.request_id] = [[] for _ in self._groups]
-            self._num_published[request.request_id] = [len(ids) for ids in adopted]
-            # All hits are adopted before a block is taken, which may evict one.
-            for table, ids in zip(tables, adopted, strict=True):
-                self._adopt(table, ids)
+        tables = self._adopted(request.request_id, held)
         for table, each in zip(tables, loaded, strict=True):
-            table.extend(self._take_all(each))
-        new = [self._take_all(each) for each in missing]
+            table.extend(self._pool.take(each))
+        new = tuple(self._pool.take(each) for each in missing)
         for table, ids in zip(tables, new, strict=True):
             table.extend(ids)
         if not delay_cache_blocks:
             self._publish(request, end)
-        return CacheBlocks(tuple(new))
+        return CacheBlocks(new)
 
     def cache_blocks(self, request: CacheRequest, num_computed_tokens: int) -> None:
         """Cache the full blocks of computed tokens whose caching was delayed."""
@@ -172,9 +138,9 @@ class KVCacheManager:
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Forget what blocks cache; requests keep them, and do not cache them again."""
         ids = list(block_ids)
-        check_ids(ids, len(self._references))
+        check_ids(ids, self._pool.num_blocks)
         for block in ids:
-            self._forget(block)
+            self._pool.forget(block)
 
     def new_step_starts(self) -> None:
         """Let states be hit that were computed in the step before."""
@@ -187,54 +153,59 @@ class KVCacheManager:
         not those of tokens that are not computed: a step that was to do so does not run. Nothing
         happens if it has none: it may be aborted before it got any.
         """
-        for group, table in enumerate(self._tables.pop(request.request_id, [])):
-            for block in table[request.num_computed_tokens // self._groups[group].block_size :]:
-                if self._writers.get(block) is request:
-                    self._forget(block)
-            self._release(reversed(table))
+        tables = self._tables.pop(request.request_id, [])
+        for group, table in zip(self._groups, tables, strict=False):
+            for block in table[request.num_computed_tokens // group.size :]:
+                if self._pool.writer(block) is request:
+                    self._pool.forget(block)
+            self._pool.release(reversed(table))
         self._num_published.pop(request.request_id, None)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes, and return True, unless a request has blocks."""
-        if any(self._references):
-            return False
-        self._cached.clear()
-        self._prefix_of.clear()
-        self._writers.clear()
-        return True
+        return self._pool.reset()
+
+    def _check_allocation(
+        self,
+        request: CacheRequest,
+        lengths: tuple[int, int, int, int],
+        new_computed_blocks: CacheBlocks | None,
+    ) -> None:
+        """Check new, hit, lookahead and external tokens, and the hit blocks."""
+        check_new_tokens(request, *lengths, self._max_model_len)
+        _, hits, _, external = lengths
+        choices = [self._choices(group, request, hits) for group in self._groups]
+        capacity = self._capacity(request)
+        check_hits(request, hits, new_computed_blocks, choices, self._alignment, capacity)
+        check_external(external, capacity)
 
     def _capacity(self, request: CacheRequest) -> int | None:
         """Return the tokens that a request's blocks hold in each group, None without blocks."""
         tables = self._tables.get(request.request_id)
         if tables is None:
             return None
-        return min(len(t) * g.block_size for t, g in zip(tables, self._groups, strict=True))
+        return min(len(t) * g.size for t, g in zip(tables, self._groups, strict=True))
 
-    def _all_choices(self, request: CacheRequest, tokens: int) -> list[list[list[int]]]:
-        return [self._choices(group, request, tokens) for group in range(len(self._groups))]
-
-    def _choices(self, group: int, request: CacheRequest, tokens: int) -> list[list[int]]:
+    def _choices(self, group: GroupRules, request: CacheRequest, tokens: int) -> list[list[int]]:
         """Return the ids that each block of a hit of `tokens` tokens may have."""
-        blocks = tokens // self._groups[group].block_size
-        skipped = self._skipped(group, tokens)
-        prefixes = [self._prefix(group, request, i) for i in range(skipped, blocks)]
-        hashed = (len(request.token_ids) - self._lookahead) // self._groups[group].block_size
-        choices = [self._cached.get(prefix, []) for prefix in prefixes]
-        choices[max(0, hashed - skipped) :] = [[] for _ in range(max(skipped, hashed), blocks)]
-        if self._drops[group] and self._groups[group].draft:
-            choices = [
-                [block for block in blocks if self._is_followed(block, prefix, request)]
-                for blocks, prefix in zip(choices, prefixes, strict=True)
-            ]
-        return [[_NULL]] * skipped + choices
+        blocks, skipped = tokens // group.size, group.num_skipped(tokens)
+        hashed = group.num_hashed(len(request.token_ids))
+        choices = [[NULL]] * skipped
+        for i in range(skipped, blocks):
+            prefix = group.prefix(request, i)
+            ids = self._pool.having(prefix) if i < hashed else []
+            if group.drops and group.group.draft:
+                ids = [block for block in ids if self._is_followed(block, prefix, request)]
+            choices.append(ids)
+        return choices
 
-    def _is_followed(self, block: int, prefix: _Prefix, request: CacheRequest) -> bool:
+    def _is_followed(self, block: int, prefix: Prefix, request: CacheRequest) -> bool:
         """True if the token behind a draft block, on which its last key depends, is the request's.
 
         The token is unknown of a writer that ended there.
         """
-        end = len(prefix[1])
-        behind = self._writers[block].token_ids[end : end + 1]
+        writer, end = self._pool.writer(block), len(prefix[1])
+        behind = writer.token_ids[end : end + 1] if writer else []
         return behind == request.token_ids[end : end + 1] != []
 
     def _has_dropped(self, request: CacheRequest, tokens: int, most: int) -> bool:
@@ -242,117 +213,68 @@ class KVCacheManager:
         # vLLM looks up a group that is alone within the tokens that a hit may have.
         most = most if len(self._groups) == 1 else len(request.token_ids)
         return all(
-            tokens + group.block_size <= most
-            and self._cached.get(self._prefix(number, request, tokens // group.block_size))
-            for number, group in enumerate(self._groups)
-            if self._drops[number]
+            tokens + group.size <= most
+            and self._pool.having(group.prefix(request, tokens // group.size))
+            for group in self._groups
+            if group.drops
         )
 
-    def _skipped(self, group: int, computed: int) -> int:
-        """Return how many leading blocks no query from position `computed` on sees."""
-        each = self._groups[group]
-        first = 0  # key that the query sees, or the last token of the state that it needs
-        if each.kind == "window":
-            first = max(0, computed - each.window + 1)
-        elif each.kind == "chunked":
-            first = computed // each.window * each.window
-        elif each.kind == "mamba":
-            first = max(0, computed - 1)
-        return first // each.block_size
+    def _free_skipped(self, request_id: str, processed: int) -> None:
+        """Free the blocks that no query from `processed` on sees, and put NULL in their place."""
+        for group, table in zip(self._groups, self._tables.get(request_id, []), strict=False):
+            skipped = table[: group.num_skipped(processed)]
+            self._pool.release(reversed(skipped))
+            table[: len(skipped)] = [NULL] * len(skipped)
 
-    def _missing(self, group: int, table: list[int], end: int, room: int) -> list[bool]:
-        """Return the entries that a table lacks: True of blocks, False of NULL.
+    def _held(self, request_id: str, hits: CacheBlocks | None, processed: int) -> _Tables:
+        """Return the blocks that a request has, or adopts: NULL for those that no query sees."""
+        if request_id in self._tables:
+            return self._tables[request_id]
+        ids = hits.get_block_ids() if hits else [[] for _ in self._groups]
+        held = []
+        for group, each in zip(self._groups, ids, strict=True):
+            skipped = group.num_skipped(processed)
+            held.append([NULL] * skipped + each[skipped:])
+        return held
 
-        A step leaves one state, that behind its last token: drafts have none.
-        """
-        each = self._groups[group]
-        count = -(-(end if each.kind == "mamba" else room) // each.block_size) - len(table)
-        return [each.kind != "mamba" or i == count - 1 for i in range(count)]
+    def _has_room(
+        self, request: CacheRequest, held: _Tables, missing: Sequence[Sequence[bool]]
+    ) -> bool:
+        """True if enough blocks are free for the missing ones, and for hits that are free now."""
+        reserve = 0 if request.request_id in self._tables else self._watermark
+        needed = sum(map(sum, missing))
+        free_hits = self._pool.num_unreferenced(held)
+        return needed + free_hits + reserve <= self._pool.num_free
 
-    def _is_fresh(self, group: int, hits: int, request: CacheRequest) -> bool:
+    def _is_fresh(self, request: CacheRequest, hits: int) -> bool:
         """True if a hit state is that of a prefix that is computed in the current step."""
-        block = hits // self._groups[group].block_size - 1
-        return self._prefix(group, request, block) in self._fresh
+        return hits > 0 and any(
+            group.prefix(request, hits // group.size - 1) in self._fresh for group in self._groups
+        )
 
-    def _prefix(self, group: int, request: CacheRequest, block: int) -> _Prefix:
-        end = (block + 1) * self._groups[group].block_size + self._lookahead
-        return group, tuple(request.token_ids[:end])
+    def _adopted(self, request_id: str, held: _Tables) -> _Tables:
+        """Return the tables of a request, which adopts its hits if it has none.
 
-    def _adopt(self, table: list[int], blocks: list[int]) -> None:
-        for block in blocks:
-            if block != _NULL:
-                if not self._references[block]:
-                    self._queue.remove(block)
-                self._references[block] += 1
-        table += blocks
-
-    def _take(self) -> int:
-        """Take a block from the head of the queue; what it cached is evicted."""
-        block = self._queue.pop(0)
-        self._references[block] = 1
-        self._forget(block)
-        return block
-
-    def _take_all(self, needed: list[bool]) -> list[int]:
-        return [self._take() if each else _NULL for each in needed]
-
-    def _forget(self, block: int) -> None:
-        """Let no request find a block any more."""
-        prefix = self._prefix_of.pop(block, None)
-        if prefix is not None:
-            self._cached[prefix].remove(block)
-            if not self._cached[prefix]:
-                self._fresh.discard(prefix)
+        All hits are adopted before a block is taken, which may evict one.
+        """
+        if request_id not in self._tables:
+            self._tables[request_id] = held
+            self._num_published[request_id] = [len(ids) for ids in held]
+            for ids in held:
+                self._pool.adopt(ids)
+        return self._tables[request_id]
 
     def _publish(self, request: CacheRequest, tokens: int) -> None:
         """Let later requests find the full blocks of the first `tokens` tokens."""
+        if not self._caching:
+            return
         published = self._num_published[request.request_id]
-        for group, table in enumerate(self._tables[request.request_id] if self._caching else []):
-            full = self._num_full(group, request, tokens)
-            for i in range(published[group], full):
-                block = table[i]
-                if block != _NULL and self._is_needed(group, i):
-                    prefix = self._prefix(group, request, i)
-                    self._cached.setdefault(prefix, []).append(block)
-                    self._prefix_of[block] = prefix
-                    self._writers[block] = request
-                    if self._groups[group].kind == "mamba":
+        for group, table in zip(self._groups, self._tables[request.request_id], strict=True):
+            full = group.num_full(request, tokens)
+            for i in range(published[group.number], full):
+                if table[i] != NULL and group.is_needed(i):
+                    prefix = group.prefix(request, i)
+                    self._pool.cache(table[i], prefix, request)
+                    if group.group.kind == "mamba":
                         self._fresh.add(prefix)
-            published[group] = max(published[group], full)
-
-    def _num_full(self, group: int, request: CacheRequest, tokens: int) -> int:
-        """Return the number of blocks that a hit may need, `tokens` being computed."""
-        size = self._groups[group].block_size
-        limit = known = min(tokens, len(request.token_ids))
-        if len(self._groups) > 1:
-            limit = known // self._alignment * self._alignment
-            if self._drops[group] and limit:
-                limit = min(known, limit + size)
-        return min(limit, len(request.token_ids) - self._lookahead) // size
-
-    def _is_needed(self, group: int, block: int) -> bool:
-        """True if a hit may need a full block: in small blocks a window sees the last ones only."""
-        size, drops = self._groups[group].block_size, self._drops[group]
-        if self._groups[group].kind != "window":
-            return True
-        # A hit ends at a multiple of the alignment, and needs the blocks that its window sees.
-        needed = -(-(self._groups[group].window - 1) // size) + drops
-        each = self._alignment // size
-        return needed >= each or (block >= drops and (block - drops) % each >= each - needed)
-
-    def _free_skipped(self, table: list[int], skipped: int) -> None:
-        """Free the first `skipped` blocks of a table, and put NULL in their place."""
-        self._release(reversed(table[:skipped]))
-        table[:skipped] = [_NULL] * len(table[:skipped])
-
-    def _release(self, blocks: Iterable[int]) -> None:
-        """Drop a reference of each block: cached ones join the queue's tail, others its head."""
-        free = []
-        for block in blocks:
-            if block != _NULL:
-                self._references[block] -= 1
-                if not self._references[block]:
-                    free.append(block)
-        cached = [block for block in free if block in self._prefix_of]
-        others = [block for block in free if block not in self._prefix_of]
-        self._queue = [*others, *self._queue, *cached]
+            published[group.number] = max(published[group.number], full)

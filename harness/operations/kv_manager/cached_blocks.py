@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.kv_manager.memory import Key
+from attnproof.harness.operations.kv_manager.wrong_answer import WrongAnswerError
 
 
 class _Freed(NamedTuple):
@@ -59,17 +59,16 @@ class CachedBlocks:
         for block in blocks:
             self._freed.pop(block, None)
 
-    def evict(self, new: list[int], needed: int) -> Iterator[Violation]:
-        """Forget what new blocks held; yield evictions out of order, or above `needed`."""
+    def evict(self, new: list[int], needed: int) -> None:
+        """Forget what new blocks held: at most `needed` evictions, and in order."""
         evicted = {block: self._freed.pop(block) for block in new if block in self._freed}
         for block in new:
             self.keys.pop(block, None)
         if len(evicted) > max(0, needed):
             text = "evict a cached block although another one is free"
-            yield Violation("new ids", text, f"blocks {list(evicted)}")
+            raise WrongAnswerError("new ids", text, f"blocks {list(evicted)}")
         for block, freed in evicted.items():
             for other, stays in self._freed.items():
                 if stays.is_before(freed):
                     text = "evict a cached block before one that was freed earlier"
-                    yield Violation("new ids", text, f"block {block} before block {other}")
-                    return
+                    raise WrongAnswerError("new ids", text, f"block {block} before block {other}")

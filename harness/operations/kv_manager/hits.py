@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.kv_manager.cached_blocks import CachedBlocks
 from attnproof.harness.operations.kv_manager.layout import Layout
 from attnproof.harness.operations.kv_manager.memory import Memory
+from attnproof.harness.operations.kv_manager.wrong_answer import WrongAnswerError
 
 BLOCKS = "are not as many as the tokens need"
 HITS = "are shorter than the cached prefix", "are longer than the cached prefix"
@@ -24,10 +24,8 @@ class Hits:
         self._memory = memory
         self._prefixes = memory.prefixes(tokens)
 
-    def violations(
-        self, hits: int, adopted: Sequence[Sequence[int]], most: int | None = None
-    ) -> Iterator[Violation]:
-        """Yield a wrong number of hits, or blocks of hits that are not the request's.
+    def check(self, hits: int, adopted: Sequence[Sequence[int]], most: int | None = None) -> None:
+        """Require the right number of hits, in blocks that hold the request's tokens.
 
         Hits have `most` tokens, by default all but the last one.
         """
@@ -35,20 +33,16 @@ class Hits:
         longest = self._longest(content=True)
         # By its hash a draft's block may be that of another token behind it: the ids decide.
         if hits % self._layout.alignment or not longest <= hits <= self._longest(content=False):
-            yield Violation("hits", HITS[hits > longest], f"{hits}, not {longest}")
-            return
+            raise WrongAnswerError("hits", HITS[hits > longest], f"{hits}, not {longest}")
         for group, ids in enumerate(adopted):
             blocks = hits // self._layout.sizes[group]
             if len(ids) != blocks:
-                yield Violation("hit ids", BLOCKS, f"group {group}: {ids}")
-                return
+                raise WrongAnswerError("hit ids", BLOCKS, f"group {group}: {ids}")
             for i in range(self._layout.first_block(group, hits), blocks):
                 text = self._wrong_block(group, ids[i], i)
                 if text:
-                    yield Violation(
-                        "hit ids", text, f"block {ids[i]} of group {group} at index {i}"
-                    )
-                    return
+                    detail = f"block {ids[i]} of group {group} at index {i}"
+                    raise WrongAnswerError("hit ids", text, detail)
 
     def _wrong_block(self, group: int, block: int, index: int) -> str:
         if self._cached.keys.get(block) != self._layout.hash_key(group, self._prefixes, index):

@@ -16,7 +16,8 @@ from attnproof.harness.model.place import by_step, place_of
 from attnproof.harness.model.program import Code, Script
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.kv_manager.engine import Engine
-from attnproof.harness.operations.kv_manager.ledger import NULL, Ledger
+from attnproof.harness.operations.kv_manager.ledger import Ledger
+from attnproof.harness.operations.kv_manager.memory import NULL
 from attnproof.harness.operations.kv_manager.steps import Call, Calls, sizes_of
 from attnproof.reference import KVCacheManager
 

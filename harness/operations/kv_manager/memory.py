@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+NULL = 0
+Table = list[int]
+"""Blocks of a request in one group, NULL for those that no query sees."""
 Key = tuple[int, int]
 """Group of layers, and the number of the prefix on which a key or a block depends."""
 

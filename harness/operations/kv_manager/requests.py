@@ -26,6 +26,16 @@ class Plan(NamedTuple):
     new: int
     lookahead: int
 
+    @property
+    def first(self) -> int:
+        """First position of the new tokens."""
+        return self.computed + self.external
+
+    @property
+    def end(self) -> int:
+        """Position behind the new tokens."""
+        return self.first + self.new
+
 
 @dataclass
 class Requests:

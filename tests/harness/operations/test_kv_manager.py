@@ -47,7 +47,7 @@ class OtherIds(reference.KVCacheManager):
 
     def __init__(self, *args):
         super().__init__(*args)
-        self._queue.reverse()
+        self._pool._queue.reverse()
 
 
 class NewestBlocks(reference.KVCacheManager):
@@ -62,11 +62,11 @@ class OtherGroupFirst(reference.KVCacheManager):
 
     def free(self, request):
         tables = []
-        self._release = lambda blocks: tables.append(list(blocks))
+        self._pool.release = lambda blocks: tables.append(list(blocks))
         super().free(request)
-        del self._release
+        del self._pool.release
         for table in reversed(tables):
-            self._release(table)
+            self._pool.release(table)
 
 
 @pytest.mark.parametrize("manager", [OtherIds, NewestBlocks, OtherGroupFirst])
@@ -94,8 +94,10 @@ def test_a_block_of_two_requests_is_found():
 class Unknown(reference.KVCacheManager):
     """Names a block behind the pool."""
 
-    def _take(self):
-        return super()._take() + 90
+    def __init__(self, *args):
+        super().__init__(*args)
+        take = self._pool.take
+        self._pool.take = lambda needed: [block + 90 for block in take(needed)]
 
     def _publish(self, *args):
         pass
