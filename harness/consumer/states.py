@@ -9,8 +9,8 @@ import numpy as np
 
 from attnproof.harness.model.violation import Violation
 
-NULL = 0
-"""Block that a kernel neither reads nor writes."""
+_NOBODY = (0, -1)
+"""Blocks that a kernel neither reads nor writes."""
 
 
 class StateRow(NamedTuple):
@@ -41,6 +41,8 @@ class Requests(NamedTuple):
     """(R,) tokens of the step before that are kept."""
     speculative: np.ndarray
     """(R,) True if the state to read is among those that drafts of the step before have left."""
+    in_prompt: np.ndarray
+    """(R,) True if in its prompt, without drafts: the step after reads the first state."""
 
 
 def state_violations(requests: Requests, rows: Iterable[StateRow]) -> Iterator[Violation]:
@@ -48,9 +50,9 @@ def state_violations(requests: Requests, rows: Iterable[StateRow]) -> Iterator[V
     starts = requests.starts
     computed = np.zeros(starts[-1], np.int64)
     for row in rows:
-        if not row.tokens or (row.tokens[0] >= starts[-1] and row.states[0] == NULL):
+        if not row.tokens or (row.tokens[0] >= starts[-1] and row.states[0] in _NOBODY):
             continue  # graph padding
-        if row.states[0] == NULL:
+        if row.states[0] in _NOBODY:
             yield Violation(row.field, "gives a request the null block for a state")
             return
         if max(row.tokens) >= starts[-1]:
@@ -68,6 +70,8 @@ def state_violations(requests: Requests, rows: Iterable[StateRow]) -> Iterator[V
             yield Violation(row.field, read if row.has_state else "loses the request's state")
         if row.accepted is None and requests.speculative[request]:
             yield Violation(row.field, "reads the first state whatever tokens were accepted")
+        if row.accepted is not None and len(row.tokens) > 1 and requests.in_prompt[request]:
+            yield Violation(row.field, "leaves the state of the prompt's last token to a draft's")
         if row.accepted not in (None, requests.accepted[request]):
             yield Violation("num_accepted_tokens", "is that of another request")
     if (computed != 1).any():

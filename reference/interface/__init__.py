@@ -33,7 +33,15 @@ from .protocols import (
     SpeculativeConfig,
     VllmConfig,
 )
-from .state_space import GDNMetadata, MambaMetadata, StateSpaceConfig
+from .state_space import (
+    BailingMetadata,
+    GDNMetadata,
+    KDAMetadata,
+    LinearMetadata,
+    MambaMetadata,
+    PLEShortConvMetadata,
+    StateSpaceConfig,
+)
 
 __all__ = [
     "KV_SHARING_FAST_PREFILL_METADATA_FIELDS",
@@ -42,6 +50,7 @@ __all__ = [
     "AttentionCGSupport",
     "AttentionLayer",
     "AttentionType",
+    "BailingMetadata",
     "CacheBlocks",
     "CacheGroup",
     "CacheRequest",
@@ -49,14 +58,17 @@ __all__ = [
     "EncoderDecoderMetadata",
     "GDNMetadata",
     "InputBatch",
+    "KDAMetadata",
     "KVCacheLayoutType",
     "KVCacheSpec",
     "KVSharingFastPrefillMetadata",
+    "LinearMetadata",
     "MLADims",
     "MambaMetadata",
     "MambaSpec",
     "MetadataError",
     "ModelConfig",
+    "PLEShortConvMetadata",
     "PerLayerParameters",
     "SchedulerOutput",
     "SpecDecodeMetadata",

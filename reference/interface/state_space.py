@@ -21,6 +21,12 @@ class StateSpaceConfig:
     """Drafts of a request in one step, at most."""
     chunk_size: int = 256
     """Tokens of a chunk of mamba2's scan."""
+    checkpoint_alignment: int | None = None
+    """Number that divides the query tokens before a state which a prefill of mamba2 exports; None
+    without exports. In tokens, as the two below."""
+    hash_block_size: int = 16
+    cache_hit_alignment_tokens: int = 16
+    """Number that divides the computed tokens of a request that hits cached blocks."""
     has_full_graphs: bool = False
     """True if decode steps are replayed by full CUDA graphs."""
     max_num_seqs: int = 256
@@ -45,31 +51,85 @@ class MambaMetadata:
     cu_chunk_seqlen_p: torch.Tensor | None = None
     seq_idx_p: torch.Tensor | None = None
     last_chunk_indices_p: torch.Tensor | None = None
+    checkpoint_chunk_idx: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
-class GDNMetadata:
-    """Metadata of gated delta net layers: speculative rows, and all others."""
+class LinearMetadata:
+    """Metadata of lightning attention layers: decodes, then prefills."""
 
     num_decodes: int
     num_decode_tokens: int
     num_prefills: int
     num_prefill_tokens: int
-    num_spec_decodes: int
-    num_spec_decode_tokens: int
+    query_start_loc: torch.Tensor
+    seq_lens: torch.Tensor
+    state_indices_tensor: torch.Tensor
+
+
+@dataclass(frozen=True)
+class BailingMetadata(LinearMetadata):
+    """Metadata of lightning attention layers whose decodes `_d` may have drafts."""
+
+    state_indices_tensor_d: torch.Tensor
+    state_indices_tensor_p: torch.Tensor
+    query_start_loc_d: torch.Tensor | None = None
+    num_accepted_tokens: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _DraftMetadata:
+    """Metadata of speculative rows and of all others."""
+
+    num_decodes: int
+    num_decode_tokens: int
+    num_prefills: int
+    num_prefill_tokens: int
     num_actual_tokens: int
-    has_initial_state: torch.Tensor | None = None
+    num_spec_decodes: int = 0
+    num_spec_decode_tokens: int = 0
     spec_query_start_loc: torch.Tensor | None = None
-    non_spec_query_start_loc: torch.Tensor | None = None
     spec_state_indices_tensor: torch.Tensor | None = None
-    non_spec_state_indices_tensor: torch.Tensor | None = None
-    spec_sequence_masks: torch.Tensor | None = None
     spec_token_indx: torch.Tensor | None = None
     non_spec_token_indx: torch.Tensor | None = None
     num_accepted_tokens: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class KDAMetadata(_DraftMetadata):
+    """Metadata of Kimi delta attention layers."""
+
+    has_initial_state: torch.Tensor | None = None
+    non_spec_query_start_loc: torch.Tensor | None = None
+    non_spec_state_indices_tensor: torch.Tensor | None = None
+    spec_token_start: int | None = None
+    non_spec_token_start: int | None = None
+
+
+@dataclass(frozen=True)
+class GDNMetadata(_DraftMetadata):
+    """Metadata of gated delta net layers."""
+
+    has_initial_state: torch.Tensor | None = None
+    non_spec_query_start_loc: torch.Tensor | None = None
+    non_spec_state_indices_tensor: torch.Tensor | None = None
+    spec_sequence_masks: torch.Tensor | None = None
     uniform_spec_sequence_length: int | None = None
     chunk_indices: torch.Tensor | None = None
     chunk_offsets: torch.Tensor | None = None
     prefill_query_start_loc: torch.Tensor | None = None
     prefill_state_indices: torch.Tensor | None = None
     prefill_has_initial_state: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class PLEShortConvMetadata(_DraftMetadata):
+    """Metadata of short convolutions of per-layer embeddings."""
+
+    spec_query_len: int = 1
+    max_prefill_query_len: int = 0
+    state_indices_tensor: torch.Tensor | None = None
+    has_initial_states_d: torch.Tensor | None = None
+    has_initial_states_p: torch.Tensor | None = None
+    query_start_loc_p: torch.Tensor | None = None
+    spec_sequence_masks: torch.Tensor | None = None

@@ -14,6 +14,7 @@ from .backend import (
 )
 from .batch_builder import BatchMetadataBuilder
 from .block_hashes import match_block_hashes
+from .delta_builders import gdn_build, kda_build, ple_short_conv_build
 from .encoder_decoder import (
     get_num_prefill_decode_query_kv_tokens,
     get_seq_len_block_table_args,
@@ -39,7 +40,7 @@ from .spec_decode import (
     reshape_attn_output_for_spec_decode,
     reshape_query_for_spec_decode,
 )
-from .state_builders import gdn_build, mamba_build
+from .state_builders import bailing_build, linear_build, mamba_build
 from .state_moves import postprocess_mamba_align, preprocess_mamba_align
 from .state_space import compute_mamba_prefill_checkpoints, compute_varlen_chunk_metadata
 from .subclasses import subclass_attention_backend, subclass_attention_metadata
@@ -62,6 +63,7 @@ __all__ = [
     "KVCacheManager",
     "MLAAttentionImpl",
     "XFormersAttentionMetadata",
+    "bailing_build",
     "compute_mamba_prefill_checkpoints",
     "compute_slot_mapping_start_idx",
     "compute_tp_mapping",
@@ -78,10 +80,13 @@ __all__ = [
     "is_all_encoder_attn_metadata_set",
     "is_block_tables_empty",
     "is_valid_kv_cache_layout",
+    "kda_build",
+    "linear_build",
     "mamba_build",
     "map_block_ids_for_block_size_ratio",
     "match_block_hashes",
     "pair_block_ids",
+    "ple_short_conv_build",
     "postprocess_mamba_align",
     "preprocess_mamba_align",
     "reshape_attn_output_for_spec_decode",

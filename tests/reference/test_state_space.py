@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from attnproof import reference
 from attnproof.reference import CommonAttentionMetadataV32, MetadataError, StateSpaceConfig
 
 
@@ -79,7 +80,45 @@ def test_a_speculative_row_and_a_prefill(package):
     assert built.non_spec_token_indx.tolist() == [2, 3, 4]
 
 
-@pytest.mark.parametrize("name", ["mamba_build", "gdn_build"])
+@pytest.mark.spec("Example: B = 4, hashed blocks and hits of 4")
+@pytest.mark.parametrize("chunk_size", [8, 16])
+def test_a_prefill_is_cut_where_it_exports_a_state(package, chunk_size):
+    sizes = {"block_size": 4, "chunk_size": chunk_size}
+    exports = {"hash_block_size": 4, "cache_hit_alignment_tokens": 4, "checkpoint_alignment": 1}
+    md = _batch([10], [0], [[5, 6, 7]], [True])
+    built = package.mamba_build(md, StateSpaceConfig(**sizes, **exports))
+    assert built.cu_chunk_seqlen_p.tolist() == [0, 8, 10]
+    assert built.checkpoint_chunk_idx.tolist() == [0]
+    assert built.checkpoint_chunk_idx.dtype is torch.int64
+
+
+@pytest.mark.spec("Example: B = 4, K = 1, a decode with q = 1")
+def test_a_speculative_row_between_a_decode_and_a_prefill(package):
+    tables = [[5, 6, 0], [7, 8, 9], [3, 4, 0]]
+    md = _batch([1, 2, 3], [7, 5, 0], tables, [False, False, True])
+    config = StateSpaceConfig(block_size=4, num_speculative_tokens=1)
+    counts = [torch.tensor(counts, dtype=torch.int32) for counts in ([1, 2, 1], [-1, 1, -1])]
+    kda = package.kda_build(md, config, *counts)
+    assert (kda.num_decodes, kda.num_prefills, kda.num_spec_decodes) == (0, 2, 1)
+    assert kda.spec_state_indices_tensor.tolist() == [[8, 9]]
+    assert kda.non_spec_state_indices_tensor.tolist() == [6, 3]
+    short_conv = package.ple_short_conv_build(md, config, *counts)
+    assert (short_conv.num_decodes, short_conv.num_prefills) == (1, 1)
+    assert short_conv.spec_state_indices_tensor.tolist() == [8]
+    assert short_conv.state_indices_tensor.tolist() == [6, 3]
+
+
+@pytest.mark.spec("Example: B = 4, K = 1, a prompt of q = 1")
+def test_a_prompt_of_one_token_is_a_prefill(package):
+    md = _batch([1], [0], [[5, 6]], [True])
+    config = StateSpaceConfig(block_size=4, num_speculative_tokens=1)
+    for name in ("linear_build", "bailing_build"):
+        built = getattr(package, name)(md, config)
+        assert (built.num_decodes, built.num_prefills) == (0, 1)
+        assert built.state_indices_tensor.tolist() == [5]
+
+
+@pytest.mark.parametrize("name", [name for name in reference.__all__ if name.endswith("_build")])
 def test_builders_need_to_know_which_rows_are_in_their_prompt(package, name):
     md = replace(_batch([1], [3], [[5]], [False]), is_prefilling=None)
     with pytest.raises(MetadataError, match="is_prefilling"):

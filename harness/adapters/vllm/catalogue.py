@@ -92,6 +92,14 @@ def _xformers_builder(cls: type[Any]) -> type[Any]:
 _v1_builder = partial(v1_builder, conversion=CONVERSION)
 _fast_prefill_backend = partial(fast_prefill_backend, conversion=CONVERSION)
 
+
+def _lightning(name: str, *counts: str) -> Entry:
+    """Return the entry of a builder of lightning attention."""
+    passes = ("common_prefix_len", "common_attn_metadata", *counts)
+    place = "v1.attention.backends.linear_attn"
+    return Entry((place,), state_builders.build, name, method="build", passes=passes)
+
+
 ENTRIES: dict[str, Entry] = {
     "split_decodes_and_prefills": Entry((UTILS,), functions.split),
     _REORDER: Entry((UTILS,), functions.reorder),
@@ -128,6 +136,15 @@ ENTRIES: dict[str, Entry] = {
         ("v1.attention.backends.gdn_attn",),
         state_builders.gdn_build,
         "GDNAttentionMetadataBuilder",
+        method="build",
+        passes=("common_prefix_len", "common_attn_metadata", "num_accepted_tokens"),
+    ),
+    "linear_build": _lightning("LinearAttentionMetadataBuilder"),
+    "bailing_build": _lightning("BailingLinearAttentionMetadataBuilder", "num_accepted_tokens"),
+    "ple_short_conv_build": Entry(
+        ("v1.attention.backends.short_conv_attn",),
+        state_builders.build,
+        "PleShortConvAttentionMetadataBuilder",
         method="build",
         passes=("common_prefix_len", "common_attn_metadata", "num_accepted_tokens"),
     ),

@@ -26,13 +26,18 @@ def mamba_build(_: Any) -> Callable[..., Any]:
     return lambda md, config, *counts: _built(_mamba_class(config), md, config, counts)
 
 
+def build(cls: type[Any]) -> Callable[..., Any]:
+    """Return a function that builds with a class."""
+    return lambda md, config, *counts: _built(cls, md, config, counts)
+
+
 def gdn_build(cls: type[Any]) -> Callable[..., Any]:
     """Return a function that builds with vLLM's class, for the Triton kernel of prefills."""
     if _GDN_LAYER not in sys.modules:
         stub: Any = ModuleType(_GDN_LAYER)
         stub._resolve_gdn_prefill_backend = lambda _config: ("auto", "triton")
         sys.modules[_GDN_LAYER] = stub
-    return lambda md, config, *counts: _built(cls, md, config, counts)
+    return build(cls)
 
 
 def _mamba_class(config: StateSpaceConfig) -> Any:
@@ -47,6 +52,8 @@ def _built(cls: Any, md: Any, config: StateSpaceConfig, counts: tuple[Any, ...])
         dtypes=(),
         mamba_cache_mode=config.mamba_cache_mode,
         num_speculative_blocks=config.num_speculative_tokens,
+        num_prefill_checkpoint_blocks=config.checkpoint_alignment is not None,
+        prefill_checkpoint_alignment=config.checkpoint_alignment,
     )
     builder = cls(spec, ["model.layers.0"], _vllm_config(config), md.query_start_loc.device)
     names = ("num_accepted_tokens", "num_decode_draft_tokens_cpu")
@@ -69,6 +76,8 @@ def _vllm_config(config: StateSpaceConfig) -> SimpleNamespace:
         speculative_config=drafter if drafts else None,
         cache_config=SimpleNamespace(
             mamba_cache_mode=config.mamba_cache_mode,
+            hash_block_size=config.hash_block_size,
+            cache_hit_alignment_tokens=config.cache_hit_alignment_tokens,
             use_replayssm=False,
             replayssm_buffer_len=0,
         ),

@@ -7,9 +7,10 @@ states, drafts that are counted as prefills.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,17 +24,23 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.operation import Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.derived.faults import faults_of
+from attnproof.harness.operations.state_space.state_boundaries import state_boundaries
 from attnproof.harness.operations.state_space.state_cases import (
     StateParams,
     prepare_states,
     problem,
-    state_boundaries,
     state_cases,
     state_steps,
     unreal,
 )
 
-_OF_MAMBA2 = ("prep_initial_states", "cu_chunk_seqlen_p", "seq_idx_p", "last_chunk_indices_p")
+_OF_MAMBA2 = (
+    "prep_initial_states",
+    "cu_chunk_seqlen_p",
+    "seq_idx_p",
+    "last_chunk_indices_p",
+    "checkpoint_chunk_idx",
+)
 """Fields that the metadata of other layers lacks."""
 _BY_VALUE = ("spec_token_indx", "non_spec_token_indx", "chunk_indices", "chunk_offsets")
 """Fields whose integers may have any width."""
@@ -49,62 +56,121 @@ def _outputs(cls: type[Any], call: Call, result: Any) -> Outputs:
             outputs[name] = outputs[name].long()
     if cls is reference.MambaMetadata and not outputs["num_decodes"]:
         outputs["num_accepted_tokens"] = None  # nothing reads it without decodes
+    if outputs.get("num_spec_decodes") == 0:
+        outputs["num_accepted_tokens"] = None
     return outputs
 
 
-def _mamba_rows(call: Call, outputs: Outputs) -> Iterator[StateRow]:
-    """Yield what the kernels of decodes and of prefills compute."""
-    decodes, first = outputs["num_decodes"], outputs["num_decode_tokens"]
-    states = outputs["state_indices_tensor_d"].tolist()
-    offsets = _listed(outputs["query_start_loc_d"]) or [*range(decodes + 1)]
-    accepted = _listed(outputs["num_accepted_tokens"]) or [None] * decodes
-    if call["num_accepted_tokens"] is None or call["config"].layer == "mamba1":
-        accepted = [None] * decodes  # those of the step before are not known
-    for row in range(decodes):
-        tokens = [*range(offsets[row], offsets[row + 1])]
-        used = states[row] if accepted[row] is not None else states[row][:1]
-        yield StateRow("state_indices_tensor_d", tokens, used, True, accepted[row])
-    offsets = _listed(outputs["query_start_loc_p"])
-    states, initial = (
-        _listed(outputs[name]) for name in ("state_indices_tensor_p", "has_initial_states_p")
-    )
-    for row in range(outputs["num_prefills"]):
-        tokens = [*range(first + offsets[row], first + offsets[row + 1])]
-        yield StateRow("state_indices_tensor_p", tokens, [states[row]], initial[row])
+class _Fields:
+    """Fields of a candidate's metadata as lists, empty where they are None."""
+
+    def __init__(self, call: Call, outputs: Outputs) -> None:
+        self.outputs = outputs
+        self.counted = call.facts.counted
+
+    def __getattr__(self, name: str) -> Any:
+        value = self.outputs[name]
+        return value.tolist() if isinstance(value, torch.Tensor) else value or []
+
+    @property
+    def count(self) -> int:
+        """Number of rows that a kernel of decodes runs."""
+        return int(self.outputs["num_decodes"])
 
 
-def _gdn_rows(_call: Call, outputs: Outputs) -> Iterator[StateRow]:
-    """Yield what the kernels of drafts, of decodes and of prefills compute."""
-    held = {name: _listed(outputs[name]) for name in outputs}
-    states, offsets = held["spec_state_indices_tensor"], held["spec_query_start_loc"]
-    for row in range(outputs["num_spec_decodes"]):
-        tokens = held["spec_token_indx"][offsets[row] : offsets[row + 1]]
-        accepted = held["num_accepted_tokens"][row]
-        yield StateRow("spec_state_indices_tensor", tokens, states[row], True, accepted)
-    for row in range(outputs["num_decodes"]):
-        state = held["non_spec_state_indices_tensor"][row]
-        yield StateRow("non_spec_state_indices_tensor", [row], [state], True)
-    others = held["non_spec_token_indx"]
-    if not outputs["num_spec_decodes"]:
-        decodes = outputs["num_decode_tokens"]
-        others = [*range(decodes, decodes + outputs["num_prefill_tokens"])]
-    states, offsets = held["prefill_state_indices"], held["prefill_query_start_loc"]
-    for row, initial in enumerate(held["prefill_has_initial_state"]):
-        tokens = others[offsets[row] : offsets[row + 1]]
-        yield StateRow("prefill_state_indices", tokens, [states[row]], initial)
+_TOKENS = range(2**40)
+"""Tokens in the order of the batch."""
 
 
-def _listed(value: Any) -> Any:
-    return value.tolist() if isinstance(value, torch.Tensor) else []
+def _rows(
+    field: str,
+    states: list[Any],
+    offsets: Sequence[int],
+    tokens: Sequence[int] = _TOKENS,
+    *,
+    initial: Sequence[bool] = (),
+    accepted: Sequence[int] = (),
+) -> Iterator[StateRow]:
+    """Yield the rows of a kernel: their tokens lie between offsets; all have a state by default."""
+    for row, (start, end) in enumerate(pairwise(offsets)):
+        blocks = states[row] if isinstance(states[row], list) else [states[row]]
+        kept = accepted[row] if accepted else None
+        used = blocks[:1] if kept is None else blocks
+        has_state = initial[row] if initial else True
+        yield StateRow(field, [*tokens[start:end]], used, has_state, kept)
+
+
+def _mamba_rows(held: Any) -> Iterator[StateRow]:
+    offsets = held.query_start_loc_d or range(held.count + 1)
+    accepted = held.num_accepted_tokens if held.counted else ()
+    field = "state_indices_tensor_d"
+    yield from _rows(field, held.state_indices_tensor_d, offsets, accepted=accepted)
+    field, tokens = "state_indices_tensor_p", _TOKENS[held.num_decode_tokens or 0 :]
+    states, initial = held.state_indices_tensor_p, held.has_initial_states_p
+    yield from _rows(field, states, held.query_start_loc_p, tokens, initial=initial)
+
+
+def _lightning_rows(held: Any) -> Iterator[StateRow]:
+    first, starts, states = held.count, held.query_start_loc, held.state_indices_tensor
+    field, offsets, accepted = "state_indices_tensor", range(first + 1), ()
+    prefill_field, prefill_states = field, states[first:]
+    if "state_indices_tensor_d" in held.outputs:
+        field, states = "state_indices_tensor_d", held.state_indices_tensor_d
+        prefill_field, prefill_states = "state_indices_tensor_p", held.state_indices_tensor_p
+        offsets, accepted = held.query_start_loc_d or offsets, held.num_accepted_tokens
+    yield from _rows(field, states, offsets, accepted=accepted)
+    rows = zip(pairwise(starts), held.seq_lens, strict=True)
+    initial = [length > end - start for (start, end), length in rows][first:]
+    yield from _rows(prefill_field, prefill_states, starts[first:], initial=initial)
+
+
+def _spec_rows(held: Any) -> Iterator[StateRow]:
+    states, offsets = held.spec_state_indices_tensor, held.spec_query_start_loc
+    tokens, accepted = held.spec_token_indx or _TOKENS, held.num_accepted_tokens
+    yield from _rows("spec_state_indices_tensor", states, offsets, tokens, accepted=accepted)
+
+
+def _gdn_rows(held: Any) -> Iterator[StateRow]:
+    yield from _spec_rows(held)
+    states, offsets = held.non_spec_state_indices_tensor, range(held.count + 1)
+    yield from _rows("non_spec_state_indices_tensor", states, offsets)
+    tokens = held.non_spec_token_indx or _TOKENS[held.num_decode_tokens or 0 :]
+    states, initial = held.prefill_state_indices, held.prefill_has_initial_state
+    offsets = held.prefill_query_start_loc
+    yield from _rows("prefill_state_indices", states, offsets, tokens, initial=initial)
+
+
+def _kda_rows(held: Any) -> Iterator[StateRow]:
+    yield from _spec_rows(held)
+    offsets, initial = range(held.count + 1), ()
+    if held.num_prefills:  # one kernel runs them and the decodes
+        offsets, initial = held.non_spec_query_start_loc, held.has_initial_state
+    field, states = "non_spec_state_indices_tensor", held.non_spec_state_indices_tensor
+    tokens = held.non_spec_token_indx or _TOKENS
+    yield from _rows(field, states, offsets, tokens, initial=initial)
+
+
+def _short_conv_rows(held: Any) -> Iterator[StateRow]:
+    yield from _spec_rows(held)
+    field, states, first = "state_indices_tensor", held.state_indices_tensor, held.count
+    tokens, initial = held.non_spec_token_indx or _TOKENS, held.has_initial_states_d
+    yield from _rows(field, states, range(first + 1), tokens, initial=initial)
+    offsets, initial = held.query_start_loc_p, held.has_initial_states_p
+    tokens = tokens[held.num_decode_tokens or 0 :]
+    yield from _rows(field, states[first:], offsets, tokens, initial=initial)
+
+
+_IN_ORDER = (_mamba_rows, _lightning_rows)
+"""Builders to which a row behind a prefill is a prefill, whatever drafts it has."""
 
 
 def _consumed(
-    rows_of: Callable[[Call, Outputs], Iterator[StateRow]], call: Call, outputs: Outputs
+    rows_of: Callable[[Any], Iterator[StateRow]], call: Call, outputs: Outputs
 ) -> Iterator[Violation]:
     requests = call.facts.requests
-    if rows_of is _mamba_rows:  # a prefill there may have drafts, behind another prefill
+    if rows_of in _IN_ORDER:
         requests = requests._replace(speculative=np.zeros_like(requests.speculative))
-    yield from state_violations(requests, rows_of(call, outputs))
+    yield from state_violations(requests, rows_of(_Fields(call, outputs)))
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
@@ -119,18 +185,29 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     tokens = np.arange(offsets[-1])
     positions = tokens - offsets[rows] + computed[rows]
     inner = tokens[positions % call["config"].chunk_size == 0]
-    ends = np.unique(np.concatenate([offsets, inner]))
-    if int64_array(outputs["cu_chunk_seqlen_p"]).tolist() != ends.tolist():
+    chunks = int64_array(outputs["cu_chunk_seqlen_p"])
+    exporting = _exporting_chunks(outputs)
+    ends = np.unique(np.concatenate([offsets, inner, chunks[exporting + 1]]))
+    exported = positions[chunks[exporting[exporting > 0] + 1] - 1] + 1
+    if (exported % call["config"].cache_hit_alignment_tokens).any():
+        yield Violation("checkpoint_chunk_idx", "exports a state at which no request resumes")
+    if chunks.tolist() != ends.tolist():
         yield Violation("cu_chunk_seqlen_p", "does not end chunks at rows and at multiples")
     elif int64_array(outputs["seq_idx_p"]).tolist() != rows[ends[:-1]].tolist():
         yield Violation("seq_idx_p", "is not the row of the chunk's tokens")
+
+
+def _exporting_chunks(outputs: Outputs) -> np.ndarray:
+    """Return the chunks whose states are exported; 0 is that of rows without one too."""
+    indices = outputs["checkpoint_chunk_idx"]
+    return int64_array(indices) if isinstance(indices, torch.Tensor) else np.zeros(0, np.int64)
 
 
 def _builder(name: str, layers: str, cls: type[Any], rows_of: Any) -> Operation:
     return Operation(
         name=name,
         section="17",
-        summary=f"builds the metadata of {layers}",
+        summary=f"builds the metadata of {layers} layers",
         inputs=Inputs(
             params=StateParams,
             problem=problem,
@@ -150,8 +227,21 @@ def _builder(name: str, layers: str, cls: type[Any], rows_of: Any) -> Operation:
     )
 
 
-_LAYERS = "mamba and short-convolution layers", "gated delta net layers"
-mamba_build = _builder("mamba_build", _LAYERS[0], reference.MambaMetadata, _mamba_rows)
-gdn_build = _builder("gdn_build", _LAYERS[1], reference.GDNMetadata, _gdn_rows)
-
-OPERATIONS = (mamba_build, gdn_build)
+OPERATIONS = (
+    _builder("mamba_build", "mamba and short-convolution", reference.MambaMetadata, _mamba_rows),
+    _builder("linear_build", "lightning attention", reference.LinearMetadata, _lightning_rows),
+    _builder(
+        "bailing_build",
+        "lightning attention with drafts",
+        reference.BailingMetadata,
+        _lightning_rows,
+    ),
+    _builder("gdn_build", "gated delta net", reference.GDNMetadata, _gdn_rows),
+    _builder("kda_build", "Kimi delta attention", reference.KDAMetadata, _kda_rows),
+    _builder(
+        "ple_short_conv_build",
+        "embedding convolution",
+        reference.PLEShortConvMetadata,
+        _short_conv_rows,
+    ),
+)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from hypothesis import strategies as st
 from msgspec import Meta
 
+from attnproof import reference
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.batches.tensors import batch_arrays, lay_out
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Piece
@@ -18,7 +20,7 @@ from attnproof.harness.consumer.states import Requests
 from attnproof.harness.model.call import Call
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
-from attnproof.harness.operations.shared.params import InTurn, Params, Some
+from attnproof.harness.operations.shared.params import InTurn, Params, Some, Tokens
 from attnproof.reference import StateSpaceConfig
 
 Row = tuple[int, int, bool]
@@ -26,7 +28,7 @@ Row = tuple[int, int, bool]
 _MOST_ENTRIES = 2**22
 
 
-class StateParams(Params):
+class StateParams(Params, kw_only=True):
     """Parameters beside the batch."""
 
     speculative: Annotated[int, Meta(ge=0, le=8)]
@@ -43,6 +45,10 @@ class StateParams(Params):
     """Kind of the layer."""
     chunk_size: Some
     """Tokens of a chunk of a prefill."""
+    checkpoint_alignment: Tokens = 0
+    """Tokens that divide the place of a state which a prefill exports; 0 without exports."""
+    hash_block_size: Some = 4
+    """Tokens of a hashed block, at whose ends requests resume."""
     graphs: bool
     """True if decodes run in full graphs."""
     max_num_seqs: Some
@@ -57,6 +63,8 @@ _USUAL = {
     "mode": "align",
     "layer": "mamba2",
     "chunk_size": 4,
+    "checkpoint_alignment": 0,
+    "hash_block_size": 4,
     "graphs": False,
     "max_num_seqs": 64,
 }
@@ -67,16 +75,25 @@ class StateFacts(BatchFacts):
     """Facts of a call of a builder."""
 
     requests: Requests
+    counted: bool
+    """True if decodes know the accepted tokens of the step before."""
 
 
 def state_case(name: str, rows: list[Row], block_size: int, **params: Any) -> Case:
     """Return a case of these rows, in the order of an engine; other fields go to the batch."""
+    if not speculates(name):
+        params["speculative"] = 0
     fields = {key: params.pop(key) for key in ("padded_requests", "padded_tokens") if key in params}
     ordered = sorted(rows, key=partial(_region, 1 + params.get("speculative", 0)))
     prompts = tuple(computed + in_prompt for _, computed, in_prompt in ordered)
     queries, computed = [row[0] for row in ordered], [row[1] for row in ordered]
     batch = make_batch(queries, computed, block_size, later=True, prompt_lens=prompts, **fields)
     return Case(name, batch, _USUAL | params)
+
+
+def speculates(name: str) -> bool:
+    """True if a builder knows speculative rows."""
+    return "num_accepted_tokens" in signature(getattr(reference, name)).parameters
 
 
 def _region(most: int, row: Row) -> int:
@@ -106,6 +123,8 @@ def problem(case: Case) -> str:
     batch = batch_of(case)
     if not batch.later or batch.prompt_lens is None:
         return "batch.prompt_lens: needed, with batch.later"
+    if case.params["speculative"] and not speculates(case.operation):
+        return "speculative: 0, since the builder takes no drafts"
     if batch.dtype != "int32" or batch.strided or not batch.num_requests:
         return "batch: int32, without gaps, of at least one request"
     if 0 in batch.query_lens:  # they are padding, which stands behind all others
@@ -151,63 +170,13 @@ def state_cases(draw: st.DrawFn, name: str) -> Case:
         mode=draw(st.sampled_from(("align", "align", "none"))),
         layer=draw(st.sampled_from(("mamba2", "mamba2", "mamba1", "short_conv"))),
         chunk_size=draw(st.sampled_from((4, 1, 3, 8, 64))),
+        checkpoint_alignment=draw(st.sampled_from((0, 1, 2))),
+        hash_block_size=draw(st.sampled_from((4, 2, 8))),
         graphs=draw(st.booleans()),
         max_num_seqs=draw(st.sampled_from((64, 2))),
         padded_requests=draw(st.sampled_from((0, 0, 1, 3))),
         padded_tokens=draw(st.sampled_from((0, 0, 2))),
     )
-
-
-def state_boundaries(name: str) -> Iterator[tuple[str, Case]]:
-    """Yield cases that are always run."""
-    decodes: list[Row] = [(1, 7, False), (1, 4, False), (1, 8, False)]
-    drafts: list[Row] = [(3, 7, False), (3, 4, False), (3, 9, False)]
-    prefills: list[Row] = [(9, 4, True), (1, 3, True), (5, 0, True), (1, 0, True)]
-    for graphs in (False, True):
-        of_graph = {"graphs": graphs, "padded_requests": 2}
-        words = f"{'full graphs, ' * graphs}"
-        yield f"{words}decodes", state_case(name, decodes, 4, **of_graph)
-        for most in (64, 1):
-            for counts in (True, False):
-                yield (
-                    f"{words}drafts, {most} requests, counts {counts}",
-                    state_case(
-                        name,
-                        drafts if counts else decodes,
-                        4,
-                        speculative=2,
-                        accepted=[2, 1, 3],
-                        counts=counts,
-                        max_num_seqs=most,
-                        **of_graph,
-                    ),
-                )
-        yield f"{words}decodes and prefills", state_case(name, decodes + prefills, 4, **of_graph)
-        for drafting in ([True], [False], [True, False]):
-            yield (
-                f"{words}drafts {drafting} and prefills",
-                state_case(
-                    name,
-                    drafts + decodes + prefills,
-                    4,
-                    speculative=2,
-                    drafting=drafting,
-                    accepted=[2, 1, 3],
-                    **of_graph,
-                ),
-            )
-    yield "first chunks of one token (K38)", state_case(name, [(1, 0, True), (1, 4, True)], 4)
-    tails: list[Row] = [(3, 5, True), (2, 6, True), (1, 7, True)]
-    yield "ends of prompts with drafts", state_case(name, tails, 4, speculative=2)
-    for mode in ("align", "none"):
-        around: list[Row] = [(1, c, False) for c in range(1, 10)]
-        yield f"sequences around blocks, {mode}", state_case(name, around, 4, mode=mode)
-    chunks: list[Row] = [(q, c, True) for q in (3, 4, 5, 64, 65) for c in (0, 3, 4, 5)]
-    yield "chunks around multiples", state_case(name, chunks, 4, chunk_size=4)
-    for layer in ("mamba1", "short_conv"):
-        yield f"{layer}", state_case(name, drafts + prefills, 4, layer=layer, speculative=2)
-    many: list[Row] = [(1, 1 + row % 30, False) for row in range(300)]
-    yield "many decodes", state_case(name, many, 4)
 
 
 def state_steps(name: str, batch: Batch) -> Iterator[Case]:
@@ -259,19 +228,28 @@ def prepare_states(case: Case, pattern: int, device: str) -> Call:
         mamba_cache_mode=params["mode"],
         num_speculative_tokens=params["speculative"],
         chunk_size=params["chunk_size"],
+        checkpoint_alignment=params["checkpoint_alignment"] or None,
+        hash_block_size=params["hash_block_size"],
+        cache_hit_alignment_tokens=params["hash_block_size"],
         has_full_graphs=params["graphs"],
         max_num_seqs=params["max_num_seqs"],
     )
-    requests = Requests(arrays.query_start_loc, states, computed > 0, accepted, drafting & counted)
+    in_prompt = np.zeros(rows, bool)
+    in_prompt[:real] = np.asarray(batch.prompt_lens) > computed[:real]
+    given = params["counts"] and params["speculative"] > 0 and speculates(case.operation)
+    known = drafting & given
+    # Kernels of mamba1 have no drafts.
+    counted = given and (case.operation, params["layer"]) != ("mamba_build", "mamba1")
+    requests = Requests(
+        arrays.query_start_loc, states, computed > 0, accepted, known, in_prompt & ~known
+    )
+    counts = {
+        name: arena.tensors[name] if given else None
+        for name in ("num_accepted_tokens", "num_decode_draft_tokens_cpu")
+        if speculates(case.operation)
+    }
     return Call(
-        {
-            "common_attn_metadata": metadata,
-            "config": config,
-            "num_accepted_tokens": arena.tensors["num_accepted_tokens"] if counted else None,
-            "num_decode_draft_tokens_cpu": (
-                arena.tensors["num_decode_draft_tokens_cpu"] if counted else None
-            ),
-        },
+        {"common_attn_metadata": metadata, "config": config} | counts,
         arena=arena,
-        facts=StateFacts(batch=batch, metadata=metadata, requests=requests),
+        facts=StateFacts(batch=batch, metadata=metadata, requests=requests, counted=counted),
     )
