@@ -66,7 +66,7 @@ def without_entry() -> list[Diagnosis]:
 def _of_node(node: ast.AST, constants: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
     if isinstance(node, ast.Call):
         name = getattr(node.func, "id", "")
-        if name == "Violation" and len(node.args) > 1:
+        if name in ("Violation", "WrongAnswerError") and len(node.args) > 1:
             yield from ((text, "invariants") for text in _texts(node.args[1], constants))
         if name in ("Mistake", "_failure"):
             place = 0 if name == "_failure" and isinstance(node.args[0], ast.Constant) else 1

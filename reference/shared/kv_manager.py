@@ -53,6 +53,7 @@ class KVCacheManager:
         self._tables: dict[str, _Tables] = {}
         self._num_published: dict[str, list[int]] = {}  # blocks of each table that were cached
         self._fresh: set[Prefix] = set()  # states that are computed in the current step
+        self._unwritten: list[int] = []  # new attention blocks that a worker has to zero
 
     @property
     def num_free_blocks(self) -> int:
@@ -119,11 +120,9 @@ class KVCacheManager:
         if not self._has_room(request, held, [*loaded, *missing]) or self._is_fresh(request, hits):
             return None
         tables = self._adopted(request.request_id, held)
-        for table, each in zip(tables, loaded, strict=True):
-            table.extend(self._pool.take(each))
-        new = tuple(self._pool.take(each) for each in missing)
-        for table, ids in zip(tables, new, strict=True):
-            table.extend(ids)
+        # A load that the step does not wait for may write before the worker zeroes.
+        self._take(tables, loaded, zeroed=not delay_cache_blocks)
+        new = self._take(tables, missing)
         if not delay_cache_blocks:
             self._publish(request, end)
         return CacheBlocks(new)
@@ -141,6 +140,14 @@ class KVCacheManager:
         check_ids(ids, self._pool.num_blocks)
         for block in ids:
             self._pool.forget(block)
+
+    def take_new_block_ids(self) -> list[int]:
+        """Return the attention blocks to zero: those allocated since the last call.
+
+        Those of external tokens whose caching is delayed are not: a connector fills them.
+        """
+        ids, self._unwritten = self._unwritten, []
+        return ids
 
     def new_step_starts(self) -> None:
         """Let states be hit that were computed in the step before."""
@@ -263,6 +270,17 @@ class KVCacheManager:
             for ids in held:
                 self._pool.adopt(ids)
         return self._tables[request_id]
+
+    def _take(
+        self, tables: _Tables, missing: Sequence[Sequence[bool]], *, zeroed: bool = True
+    ) -> tuple[list[int], ...]:
+        """Append new blocks to the tables; return them."""
+        new = tuple(self._pool.take(each) for each in missing)
+        for group, table, ids in zip(self._groups, tables, new, strict=True):
+            table.extend(ids)
+            if zeroed and group.group.kind != "mamba":
+                self._unwritten.extend(ids)
+        return new
 
     def _publish(self, request: CacheRequest, tokens: int) -> None:
         """Let later requests find the full blocks of the first `tokens` tokens."""

@@ -84,6 +84,17 @@ def test_a_hash_may_cover_the_token_behind_its_block(package):
 STATES = CacheGroup("mamba", 4)
 
 
+def test_new_blocks_are_zeroed_unless_a_load_fills_them(package):
+    manager = package.KVCacheManager(20, [FULL, STATES], 32)
+    first = request("a", *range(9))
+    manager.allocate_slots(first, 0, 0, None, 0, 8, True)
+    assert manager.take_new_block_ids() == []
+    first.num_computed_tokens = 8
+    (blocks, _) = manager.allocate_slots(first, 1).get_block_ids()
+    assert manager.take_new_block_ids() == blocks
+    assert manager.take_new_block_ids() == []
+
+
 @pytest.mark.spec(
     "Example: a state group of 4, request a with tokens 0 to 9, in chunks of 8 and 2."
 )

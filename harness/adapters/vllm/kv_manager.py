@@ -12,6 +12,8 @@ from attnproof.harness.adapters.quiet import quietly
 from attnproof.reference import CacheGroup, CacheRequest
 
 _CORE = "vllm.v1.core"
+_DELAYED = 5
+"""Index of `delay_cache_blocks` among the arguments of `allocate_slots` behind the request."""
 
 
 class _Modules:
@@ -25,6 +27,9 @@ class _Modules:
         self.sampling = quietly("vllm.sampling_params").SamplingParams
         self.hash = quietly("vllm.utils.hashing").sha256
         self.utils.init_none_hash(self.hash)
+        # Blocks are recorded only for workers that zero them.
+        zeroed = {"needs_kv_cache_zeroing": True}
+        self.config = type("KVCacheConfig", (self.specs.KVCacheConfig,), zeroed)
 
     def spec(self, group: CacheGroup) -> Any:
         """Return vLLM's description of a group; heads and dtype decide no block."""
@@ -67,7 +72,7 @@ def manager_class(cls: type[Any]) -> type[Any]:
             # Releases before 0.33 have no such hashes, and refuse them by their signatures.
             options = hashes if num_hash_lookahead_tokens else {}
             self._manager = cls(
-                modules.specs.KVCacheConfig(num_blocks, [], specs),
+                modules.config(num_blocks, [], specs),
                 max_model_len=max_model_len,
                 scheduler_block_size=lcm(*sizes),
                 hash_block_size=gcd(*sizes),
@@ -79,6 +84,7 @@ def manager_class(cls: type[Any]) -> type[Any]:
             hasher = modules.utils.get_request_block_hasher
             self._hasher = hasher(gcd(*sizes), modules.hash, **options)
             self._requests: dict[str, Any] = {}
+            self._num_groups = len(groups)
 
         @property
         def num_free_blocks(self) -> int:
@@ -92,11 +98,21 @@ def manager_class(cls: type[Any]) -> type[Any]:
             return blocks, hits
 
         def allocate_slots(self, request: CacheRequest, *args: Any) -> Any:
-            """Return the new blocks of vLLM, or None; the watermark is for waiting requests."""
+            """Return the new blocks of vLLM, or None; the watermark is for waiting requests.
+
+            Of a load that the step does not wait for no group is zeroed.
+            """
             theirs, status = self._request(request), modules.status
             has_blocks = any(self._manager.get_block_ids(request.request_id))
             theirs.status = status.RUNNING if has_blocks else status.WAITING
-            return self._manager.allocate_slots(theirs, *args)
+            loads_later = len(args) > _DELAYED and args[_DELAYED]
+            skipped = tuple(range(self._num_groups)) if loads_later else ()
+            return self._manager.allocate_slots(theirs, *args, skip_zeroing_group_ids=skipped)
+
+        def take_new_block_ids(self) -> list[int]:
+            """Return the blocks to zero."""
+            ids: list[int] = self._manager.take_new_block_ids()
+            return ids
 
         def cache_blocks(self, request: CacheRequest, num_computed_tokens: int) -> None:
             """Cache blocks whose caching was delayed."""

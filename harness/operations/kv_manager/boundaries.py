@@ -177,6 +177,11 @@ def _further_steps() -> Iterator[tuple[str, Case]]:
         "a prompt a token behind a block, lookahead hashes of two tokens",
         _case(*unhashed, groups=groups_of([6]), hash_lookahead=2),
     )
+    loads = (_add(13), _schedule(0, 32, external=8, delayed=True), _schedule(0, 1))
+    yield (
+        "a load fills blocks that are not zeroed (#50696)",
+        _case(*loads, groups=groups_of([0, "mamba"])),
+    )
     yield "external blocks evict another group's hits (#44409)", _loaded()
 
 

@@ -62,6 +62,8 @@ class Engine:
                 request, plan.new, hits, blocks, plan.lookahead, *external
             )
         self.seen |= {"fits": allocated is not None, "new ids": _ids(allocated)}
+        if hasattr(self._manager, "take_new_block_ids"):  # a worker need not zero blocks
+            self.seen["zeroed"] = list(self._manager.take_new_block_ids())
         if allocated is None:
             return
         if step.withdrawn and not waits:

@@ -23,6 +23,7 @@ from attnproof.harness.operations.kv_manager.wrong_answer import WrongAnswerErro
 FITS = "is None although enough blocks are free", "allocates more blocks than are free"
 RESETS = "is refused although no block is in use", "forgets prefixes while blocks are in use"
 FREE = "lacks a block", "counts a block that is in use"
+ZEROED = "leave out a new block", "name a block that a load fills, or that is not new"
 NULLS = "keep a block that no query sees any more", "lack a block that a query still sees"
 
 
@@ -118,12 +119,14 @@ class Ledger:
         free = len(self._pool) - len(self._held()) - len(touched) - self._watermark * waits
         self._check_room(name, hits, seen["fits"], sum(map(sum, missing)), free)
         if not seen["fits"]:
+            self._check_zeroed(seen, set())
             return
         self._tables[name] = tables
         if waits:
             self._num_published[name] = [len(table) for table in tables]
         self._cached.adopt(touched)
         self._take(name, [len(each) for each in loaded], missing, seen)
+        self._check_zeroed(seen, self._unwritten(name, missing) if plan.new else set())
         if plan.new:
             self._publish(name, plan.end, plan.known)
         if withdrawn:
@@ -235,6 +238,22 @@ class Ledger:
             self._tables[name][number] += ids
         self.has_choice |= len(new) > uncached
         self._cached.evict(new, len(new) - uncached)
+
+    def _unwritten(self, name: str, missing: list[list[bool]]) -> set[int]:
+        """Return the new attention blocks, which a worker zeroes unless a load fills them later."""
+        return {
+            block
+            for group, table in enumerate(self._tables[name])
+            if missing[group] and not self._layout.has_states(group)
+            for block in table[-len(missing[group]) :]
+        }
+
+    def _check_zeroed(self, seen: dict[str, Any], unwritten: set[int]) -> None:
+        """Require that a worker zeroes the new blocks before the step, each once."""
+        zeroed = seen.get("zeroed")  # None of a manager that does not say it
+        if zeroed is not None and sorted(zeroed) != sorted(unwritten):
+            wrong = sorted(unwritten.difference(zeroed)) or zeroed
+            raise WrongAnswerError("zeroed", ZEROED[unwritten <= set(zeroed)], f"blocks {wrong}")
 
     def _check_new(self, block: int, group: int, needed: bool, held: set[int]) -> None:
         """Require that a block is free and of the pool."""
