@@ -21,41 +21,69 @@ from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.derived.arguments import Values
 from attnproof.harness.operations.derived.derive import Example, Step, derive_built_in, one_of
 from attnproof.harness.operations.derived.params import Parameter
-from attnproof.harness.operations.shared.params import Some
+from attnproof.harness.operations.shared.params import Few, Some
 from attnproof.reference import match_block_hashes as reference
 
 _Number = Annotated[int, Meta(ge=0, le=4096)]
 _Row = Annotated[list[_Number], Meta(min_length=6, max_length=6)]
 """Tokens, the place of the one that is its own, adapter, salt, item and its place."""
 _Rows = Annotated[list[_Row], Meta(max_length=64)]
-_ROW = st.tuples(
-    *[st.integers(0, 24)] * 2, st.integers(0, 3), *[st.integers(0, 2)] * 2, st.integers(0, 9)
-).map(list)
+_MOST = 24, 24, 3, 2, 2, 9
+_ROW = st.tuples(*(st.integers(0, most) for most in _MOST)).map(list)
+_COPIES = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, len(_MOST) - 1), st.integers(0, 24)), max_size=3
+)
+"""Copies of rows: number of the row, the place of the number that differs, that number."""
 _ADAPTERS = ["", ""], ["x", "first"], ["y", "first"], ["x", "second"]
 _SALTS = "", "x", "first"
 _USUAL = [[17, 9, 0, 0, 0, 0], [9, 9, 0, 0, 0, 0]]
 _ITEM, _FIRST, _END = 3, 4, 13
 """Tokens of an item, and the placeholders among which it stands."""
+_PLACES = _END - _ITEM + 1 - _FIRST
+_COMMON = 9
+"""Identifier of items of one token that stand before that of each row."""
+_BITS = 17
+"""Bits of a token of the largest vocabularies, less one."""
+
+
+def _with_copies(drawn: tuple[list[list[int]], list[tuple[int, int, int]]]) -> list[list[int]]:
+    """Return rows and copies that differ in one number: what else is equal, a hash may lack."""
+    rows, copies = drawn
+    for row, at, value in copies if rows else ():
+        copied = [*rows[row % len(rows)]]
+        copied[at] = value % (_MOST[at] + 1)
+        rows = [*rows, copied]
+    return rows
+
+
+_ROWS = st.tuples(st.lists(_ROW, max_size=4), _COPIES).map(_with_copies)
 
 
 def _tokens(values: Values) -> list[list[int]]:
-    """Return tokens of which one is the row's own, and those behind it are common again."""
+    """Return tokens of which one is the row's own, and those behind it are common again.
+
+    It differs from the common one in a single bit, that of the row, the highest ones first.
+    """
     lists = []
     for number, (length, differs, _, _, item, _) in enumerate(values.params["rows"]):
         tokens = list(range(1, length + 1))
         if item:
             tokens[_FIRST:_END] = [0] * len(tokens[_FIRST:_END])
-        tokens[differs : differs + 1] = [1000 + number] * len(tokens[differs : differs + 1])
+        own = [token ^ 1 << _BITS - number % _BITS for token in tokens[differs : differs + 1]]
+        tokens[differs : differs + 1] = own
         lists.append(tokens)
     return lists
 
 
 def _items(values: Values) -> list[list[list[int]]]:
-    """Return an item of each row among placeholders that are alike in all rows."""
-    rows = values.params["rows"]
+    """Return an item of each row, behind the common ones, among placeholders that are alike."""
+    before = min(values.params["items_before"], _PLACES - 1)
+    common = [[_COMMON, _FIRST + i, 1] for i in range(before)]
     return [
-        [[item, _FIRST + place % 7, _ITEM]] if item and length >= _END else []
-        for length, _, _, _, item, place in rows
+        [*common, [item, _FIRST + before + place % (_PLACES - before), _ITEM]]
+        if item and length >= _END
+        else []
+        for length, _, _, _, item, place in values.params["rows"]
     ]
 
 
@@ -65,8 +93,12 @@ def _names(values: Values) -> list[list[str]]:
 
 
 def _prompt_lens(values: Values) -> list[int]:
+    """Return the tokens of each prompt, at least half of all, with the whole items."""
     parts = 2 if values.params["appended"] else 1
-    return [-(-row[0] // parts) for row in values.params["rows"]]
+    ends = [max((first + n for _, first, n in items), default=0) for items in _items(values)]
+    return [
+        max(end, -(-row[0] // parts)) for end, row in zip(ends, values.params["rows"], strict=True)
+    ]
 
 
 def _pairs() -> Iterator[Example]:
@@ -87,6 +119,10 @@ def _pairs() -> Iterator[Example]:
         for lookahead in (0, 1):
             sizes = {"rows": [row, later, row], "num_hash_lookahead_tokens": lookahead}
             yield f"{name} and {other}, lookahead {lookahead}", None, sizes
+    for before in range(4):
+        rows = [[17, 17, 0, 0, item, 4] for item in (1, 2)]
+        sizes = {"rows": rows, "items_before": before, "appended": True}
+        yield f"items behind {before} others, before the output", None, sizes
 
 
 def _steps(batch: Batch) -> Iterator[Step]:
@@ -121,10 +157,11 @@ match_block_hashes = derive_built_in(
         "block_size": lambda values: values.params["hash_size"] * values.params["blocks"],
     },
     parameters={
-        "rows": Parameter(_Rows, (_USUAL, []), st.lists(_ROW, max_size=5)),
+        "rows": Parameter(_Rows, (_USUAL, []), _ROWS),
         "hash_size": one_of(Some, 4, 1, 2, 3),
         "blocks": one_of(Some, 1, 2, 3),
         "appended": one_of(bool, False, True),
+        "items_before": one_of(Few, 0, 1, 2, 3, means="Items of one token before each row's own"),
         "num_hash_lookahead_tokens": one_of(_Number, 0, 1, 2),
     },
     examples=_pairs,
