@@ -186,12 +186,14 @@ class Sourced(msgspec.Struct, frozen=True):
 
 
 class EngineStep(msgspec.Struct, frozen=True):
-    """A batch that an engine ran, or may have run."""
+    """A batch that an engine ran, or may have run, or its calls as a case of one operation."""
 
-    batch: Batch
+    batch: Batch | None
     source: str
     """Trace and step: `trace.csv#step=123`; recording, line and group: `run.jsonl#12,group=0`."""
     origin: Origin = "trace"
+    case: Case | None = None
+    """Case of calls, None of a batch."""
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from attnproof.harness.recorder.schema import SCHEMA, VERSION, Group, Header
+from attnproof.harness.recorder.schema import SCHEMA, VERSION, Group, Header, Manager
 
 
 def header_of(runner: Any, sample: int) -> Header:
@@ -33,6 +33,26 @@ def header_of(runner: Any, sample: int) -> Header:
         device=torch.device(runner.device).type,
         groups=[Group(type(g.kv_cache_spec).__name__, g.kv_cache_spec.block_size) for g in groups],
         sample=sample,
+    )
+
+
+def manager_header(manager: Manager) -> Header:
+    """Return the header of the recording of a manager, which knows no model and no ranks."""
+    return Header(
+        schema=SCHEMA,
+        version=VERSION,
+        recorder=_version("attnproof"),
+        engine="vllm",
+        engine_version=_version("vllm"),
+        runner="",
+        model="",
+        max_model_len=manager.max_model_len,
+        rank=0,
+        world={},
+        device="",
+        groups=[Group(group.spec, group.block_size) for group in manager.groups],
+        sample=1,
+        manager=manager,
     )
 
 

@@ -1,15 +1,18 @@
-"""Actions after the import of a module: a plugin is loaded before the engine's modules."""
+"""Hooks, and actions after the import of a module: a plugin is loaded before the engine's."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 Action = Callable[[ModuleType], None]
+_HOOKED = "_attnproof_hooked"
 
 
 class _Watcher(MetaPathFinder):
@@ -64,3 +67,12 @@ def when_imported(actions: dict[str, Action]) -> None:
             action(module)
     if actions:
         sys.meta_path.insert(0, _Watcher(actions))
+
+
+def replace_method(owner: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> None:
+    """Replace a method or function, unless it is a replacement already."""
+    original = getattr(owner, name)
+    if not hasattr(original, _HOOKED):
+        hook = functools.wraps(original)(make(original))
+        setattr(hook, _HOOKED, True)
+        setattr(owner, name, hook)

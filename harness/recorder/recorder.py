@@ -4,51 +4,34 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable
 from multiprocessing.util import Finalize
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
+from attnproof.harness.recorder.containing import Contained, contained
 from attnproof.harness.recorder.copying import Copies
 from attnproof.harness.recorder.header import header_of
 from attnproof.harness.recorder.metadata import build_frame, table_of
-from attnproof.harness.recorder.requests import Requests
+from attnproof.harness.recorder.requests import RequestNumbers, Requests
 from attnproof.harness.recorder.schema import BuildFrame, SplitFrame, Step
 from attnproof.harness.recorder.settings import Settings
 from attnproof.harness.recorder.writing import Writer
 
-_Arguments = ParamSpec("_Arguments")
 _SPLIT = ("decode_threshold", "require_uniform", "treat_short_extends_as_decodes")
 _SAME = ("num_reqs", "num_actual_tokens", "max_query_len")
 
 
-def _contained(
-    method: Callable[Concatenate[Recorder, _Arguments], None],
-) -> Callable[Concatenate[Recorder, _Arguments], None]:
-    """Return the method; an error of it ends the recording, and does not reach the engine."""
-
-    def contained(self: Recorder, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
-        if not self.active:
-            return
-        try:
-            method(self, *args, **kwargs)
-        except Exception as error:  # whatever it is, the engine must not see it
-            self.fail(error)
-
-    return functools.update_wrapper(contained, method)  # type: ignore[return-value]
-
-
-class Recorder:
+class Recorder(Contained):
     """State of the recording of one process; its methods are called on the engine's thread."""
 
     def __init__(self, settings: Settings) -> None:
-        self.active = True
-        """False after an error, and after the limit."""
         self.building = False
         """True while a builder of vLLM 0.11 works."""
-        self._settings = settings
+        self.settings = settings
         self._writer: Writer | None = None
         self._requests = Requests()
+        self._numbers = RequestNumbers()
+        """Used by the writing thread only."""
         self._ended: list[str] = []
         """Requests that have ended since the last step of the file."""
         self._runner: Any = None
@@ -64,22 +47,22 @@ class Recorder:
         """What the builder made of each."""
         os.register_at_fork(after_in_child=self._leave_to_parent)
 
-    @_contained
+    @contained
     def guarded(self, action: Callable[[], None]) -> None:
         """Call a function; an error of it ends the recording."""
         action()
 
-    @_contained
+    @contained
     def begin_step(self, runner: Any, scheduler_output: Any) -> None:
         """Begin an engine step; it is recorded if it is one of the sample and no dummy."""
         if self._dummies:
             return
         self._number += 1
         self._runner, self._scheduled = runner, scheduler_output
-        if (self._number - 1) % self._settings.sample == 0:
+        if (self._number - 1) % self.settings.sample == 0:
             self._open()
 
-    @_contained
+    @contained
     def end_step(self) -> None:
         """End the engine step, and hand it to the writer."""
         if self._dummies:
@@ -91,20 +74,20 @@ class Recorder:
             self._requests.take_schedule(scheduled)
             self._hand_over(step)
         self._step = self._scheduled = None
-        if self._settings.limit and self._recorded >= self._settings.limit:
+        if self.settings.limit and self._recorded >= self.settings.limit:
             self.stop("limit")
 
-    @_contained
+    @contained
     def begin_dummy(self) -> None:
         """Begin a run of the engine without requests, such as a warm-up."""
         self._dummies += 1
 
-    @_contained
+    @contained
     def end_dummy(self) -> None:
         """End a run without requests."""
         self._dummies -= 1
 
-    @_contained
+    @contained
     def build(self, group: Any, metadata: Any, index: int, door: str) -> None:
         """Copy metadata before a builder gets it.
 
@@ -125,13 +108,13 @@ class Recorder:
             self._hand_over(self._step)
             self._step = None
 
-    @_contained
+    @contained
     def built(self, result: Any) -> None:
         """Keep what the builder made of the last metadata, to know it again."""
         if self._step is not None and self._results:
             self._results[-1] = result
 
-    @_contained
+    @contained
     def update(self, builder: Any, metadata: Any, table: Any, slots: Any) -> None:
         """Copy the block table and slots that a builder puts into what it has made before."""
         if self._dummies or self._step is None:
@@ -142,7 +125,7 @@ class Recorder:
         frame = table_of(self._step.builds[index], builder, table, slots, self._copies)
         self._add(frame, self._inputs[index])
 
-    @_contained
+    @contained
     def split(self, metadata: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Add the result of a split of the metadata that the current builder got."""
         if self._step is None or self._dummies or not self._inputs:
@@ -156,18 +139,8 @@ class Recorder:
             SplitFrame(len(self._step.builds) - 1, numbers, [int(number) for number in result])
         )
 
-    def fail(self, error: Exception) -> None:
-        """Stop recording because of an error, and say so once."""
-        if not self.active:
-            return
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        print(
-            f"attnproof record: stopped, the engine goes on: {reason}", file=sys.stderr, flush=True
-        )
-        self.stop(type(error).__name__)
-
     def _drafts(self, door: str) -> bool:
-        sampled = self._number and (self._number - 1) % self._settings.sample == 0
+        sampled = self._number and (self._number - 1) % self.settings.sample == 0
         return door == "drafting" and bool(sampled)
 
     def _open(self) -> None:
@@ -184,13 +157,14 @@ class Recorder:
 
     def _hand_over(self, step: Step) -> None:
         if self._writer is None:
-            header = header_of(self._runner, self._settings.sample)
-            self._writer = Writer(self._settings.folder, header, self.fail)
+            header = header_of(self._runner, self.settings.sample)
+            self._writer = Writer(self.settings.folder, header, self.fail)
             # Runs at the end of a process of multiprocessing too, where atexit does not.
             Finalize(None, self.stop, args=("exit",), exitpriority=100)
         self._copies.release()
         self._requests.finished = self._ended
-        if self._writer.put(step, self._copies, self._requests):
+        complete = functools.partial(_complete, self._numbers, step, self._copies, self._requests)
+        if self._writer.put(complete, self._copies.num_bytes):
             self._ended = []
         self._recorded += 1
         self._inputs.clear()
@@ -209,6 +183,13 @@ class Recorder:
     def _leave_to_parent(self) -> None:
         if self._writer is not None:  # its thread and its file belong to the parent
             self.active, self._writer = False, None
+
+
+def _complete(numbers: RequestNumbers, step: Step, copies: Copies, requests: Requests) -> Step:
+    """Return a step with its tensors, and numbers in the place of requests."""
+    step.tensors = copies.tensors()
+    numbers.describe(step, requests)
+    return step
 
 
 def _is_equal_batch(metadata: Any, batch: Any) -> bool:

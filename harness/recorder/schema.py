@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 SCHEMA = "attnproof.recording"
-VERSION = 1
+VERSION = 2
 """Version of the schema; a reader refuses later ones."""
 SUFFIX = ".attnrec"
 MAGIC = b"\x28\xb5\x2f\xfd"
@@ -40,6 +40,33 @@ class Group(msgspec.Struct, frozen=True):
     """Tokens per block."""
 
 
+class ManagerGroup(msgspec.Struct, frozen=True):
+    """A group of a KV-cache manager."""
+
+    spec: Name
+    """Class of the group's specification, and its mode if it has states."""
+    block_size: Count
+    window: Count
+    """Tokens of a window or chunk, 0 without."""
+    draft: bool
+    """True if it is a drafter's."""
+
+
+class Manager(msgspec.Struct, frozen=True):
+    """Sizes of a KV-cache manager."""
+
+    num_blocks: Count
+    groups: list[ManagerGroup]
+    max_model_len: Count
+    caching: bool
+    hash_lookahead: Count
+    """Tokens behind a block that its hash covers."""
+    watermark: Count
+    """Blocks that a waiting request leaves free."""
+    unspecified: list[Name] = []
+    """Options in force of which SPEC.md section 16 says nothing."""
+
+
 class Header(msgspec.Struct, frozen=True, tag="header"):
     """Facts that hold for all steps of a file. No names of hosts, files or requests."""
 
@@ -62,6 +89,8 @@ class Header(msgspec.Struct, frozen=True, tag="header"):
     groups: list[Group]
     sample: Count
     """One in so many steps is recorded."""
+    manager: Manager | None = None
+    """Sizes of the manager whose calls the file has, None in a file of batches."""
 
 
 class Tensor(msgspec.Struct, array_like=True, frozen=True):
@@ -130,6 +159,56 @@ class Step(msgspec.Struct, tag="step"):
     preempted: list[Count] = []
 
 
+class ManagerTable(msgspec.Struct, array_like=True, frozen=True):
+    """Change of the block table of a request in a group.
+
+    The first `nulls` blocks are NULL; `tail` are the last ones, up to the new length.
+    """
+
+    nulls: Count
+    length: Count
+    tail: list[Count]
+
+
+class ManagerCall(msgspec.Struct, omit_defaults=True):
+    """A call of a manager's method, and its answer."""
+
+    do: Name
+    """Name of the method."""
+    request: Count = 0
+    """Request as a number from 1 that only this file has, 0 for none."""
+    known: Count = 0
+    """Tokens of the request."""
+    prefixes: bytes = b""
+    """A number of 8 bytes for each of the last of these tokens, those that no earlier call has:
+    equal if and only if all tokens up to it are equal, and adapter, salt and images with them."""
+    computed: Count = 0
+    in_flight: Count = 0
+    """Tokens of steps whose results are not known."""
+    numbers: dict[Name, Integer | bool] = {}
+    """Arguments that are numbers."""
+    hits: Count = 0
+    ids: list[list[Count]] | None = None
+    """Blocks in the answer of each group, or those to evict."""
+    tables: list[ManagerTable] = []
+    """Changes of the request's blocks in each group."""
+    reset: bool = False
+    free: Count = 0
+    """Number of free blocks after the call."""
+    finished: bool = False
+    """True if the request has ended, and does not wait to be resumed."""
+
+
+class ManagerStep(msgspec.Struct, tag="manager"):
+    """The calls of a manager from the start of one engine step to that of the next."""
+
+    step: Count
+    """Number of the step, from 0 for calls before the first one."""
+    calls: list[ManagerCall]
+    new: list[Count] = []
+    """Requests that were not named before."""
+
+
 class End(msgspec.Struct, tag="end"):
     """The last frame of a file that was closed."""
 
@@ -141,7 +220,7 @@ class End(msgspec.Struct, tag="end"):
     """Why the recorder stopped: exit, limit, or the class of an error."""
 
 
-Frame = Header | Step | End
+Frame = Header | Step | ManagerStep | End
 
 
 def framed(payload: bytes) -> bytes:

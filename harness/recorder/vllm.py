@@ -12,10 +12,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from attnproof.harness.recorder.imports import when_imported
+from attnproof.harness.recorder.imports import replace_method, when_imported
+from attnproof.harness.recorder.manager import hook_managers
 from attnproof.harness.recorder.recorder import Recorder
 
-_HOOKED = "_attnproof_hooked"
 _SPLIT = "split_decodes_and_prefills"
 _DOORS = {"build_metadata": "build", "build_metadata_for_drafting": "drafting"}
 _METADATA = "common_attn_metadata"
@@ -34,17 +34,9 @@ def hook_engine(recorder: Recorder) -> None:
             "vllm.v1.worker.utils": guarded(_hook_groups),
             "vllm.v1.worker.gpu_model_runner": guarded(_hook_runner),
             "vllm.v1.worker.gpu.model_runner": guarded(_hook_runner),
+            "vllm.v1.core.kv_cache_manager": guarded(hook_managers),
         }
     )
-
-
-def _replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> None:
-    """Replace a method or function, unless it is a replacement already."""
-    original = getattr(owner, name)
-    if not hasattr(original, _HOOKED):
-        hook = functools.wraps(original)(make(original))
-        setattr(hook, _HOOKED, True)
-        setattr(owner, name, hook)
 
 
 def _hook_runner(recorder: Recorder, module: ModuleType) -> None:
@@ -60,8 +52,8 @@ def _hook_runner(recorder: Recorder, module: ModuleType) -> None:
 
         return execute_model
 
-    _replace(module.GPUModelRunner, "execute_model", execute)
-    _replace(module.GPUModelRunner, "_dummy_run", functools.partial(_dummy, recorder))
+    replace_method(module.GPUModelRunner, "execute_model", execute)
+    replace_method(module.GPUModelRunner, "_dummy_run", functools.partial(_dummy, recorder))
 
 
 def _hook_groups(recorder: Recorder, module: ModuleType) -> None:
@@ -69,11 +61,13 @@ def _hook_groups(recorder: Recorder, module: ModuleType) -> None:
     group = module.AttentionGroup
     if hasattr(group, "build_metadata"):
         for name, door in _DOORS.items():
-            _replace(group, name, functools.partial(_door, recorder, door))
+            replace_method(group, name, functools.partial(_door, recorder, door))
         # Captures have no requests: what is built for them is a dummy, wherever it is built.
-        _replace(group, "build_metadata_for_cudagraph_capture", functools.partial(_dummy, recorder))
+        replace_method(
+            group, "build_metadata_for_cudagraph_capture", functools.partial(_dummy, recorder)
+        )
     else:
-        _replace(group, "get_metadata_builder", functools.partial(_builders, recorder))
+        replace_method(group, "get_metadata_builder", functools.partial(_builders, recorder))
 
 
 def _argument(
@@ -129,7 +123,7 @@ def _hook_update(recorder: Recorder, builder: type) -> None:
         return update_block_table
 
     if getattr(builder, "supports_update_block_table", False):
-        _replace(builder, "update_block_table", update)
+        replace_method(builder, "update_block_table", update)
 
 
 def _builders(recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,8 +160,8 @@ def _hook_builder(recorder: Recorder, group: Any, builder: Any) -> None:
     builder._attnproof_group = group
     for name in ("build_for_drafting", "build_for_cudagraph_capture"):
         if hasattr(builder, name):
-            _replace(type(builder), name, functools.partial(_dummy, recorder))
-    _replace(type(builder), "build", build)
+            replace_method(type(builder), name, functools.partial(_dummy, recorder))
+    replace_method(type(builder), "build", build)
 
 
 def _hook_split(recorder: Recorder, module: ModuleType) -> None:
@@ -182,7 +176,7 @@ def _hook_split(recorder: Recorder, module: ModuleType) -> None:
 
         return split_decodes_and_prefills
 
-    _replace(module, _SPLIT, split)
+    replace_method(module, _SPLIT, split)
     for other in list(sys.modules.values()):  # imported before the plugin was armed
         if getattr(other, "__dict__", {}).get(_SPLIT) is before:
             setattr(other, _SPLIT, getattr(module, _SPLIT))

@@ -11,10 +11,8 @@ from pathlib import Path
 import msgspec
 import zstandard
 
-from attnproof.harness.recorder.copying import Copies
 from attnproof.harness.recorder.queue import BoundedQueue
-from attnproof.harness.recorder.requests import RequestNumbers, Requests
-from attnproof.harness.recorder.schema import SUFFIX, End, Header, Step, framed
+from attnproof.harness.recorder.schema import SUFFIX, End, Header, ManagerStep, Step, framed
 
 _POLL_S = 0.05
 """Time between looks at the queue."""
@@ -24,8 +22,13 @@ _MOST_PENDING = 1 << 26
 """Maximum size of the steps that wait to be written, in bytes."""
 _STEP_BYTES = 4096
 """Size of a step beside its tensors, an estimate for the bound of the queue."""
+_MOST_BYTES = 1 << 30
+"""Maximum size of a file in bytes, above which the recording ends."""
 _LEVEL = 3
 """Level of zstd: level 1 takes as long, and its files are half as large again."""
+
+Complete = Callable[[], Step | ManagerStep]
+"""Completion of a frame on the writing thread."""
 
 
 class Writer:
@@ -35,23 +38,26 @@ class Writer:
     """
 
     def __init__(self, folder: Path, header: Header, failed: Callable[[Exception], None]) -> None:
-        self._queue: BoundedQueue[tuple[Step, Copies, Requests]] = BoundedQueue(_MOST_PENDING)
-        self._numbers = RequestNumbers()
+        self._queue: BoundedQueue[Complete] = BoundedQueue(_MOST_PENDING)
         self._encoder = msgspec.msgpack.Encoder()
         self._compressor = zstandard.ZstdCompressor(_LEVEL, write_checksum=True).compressobj()
         self._failed = failed
         self._reason = ""
         self._stopped = threading.Event()
         self._written = 0
+        self._num_bytes = 0
         self._descriptor = _create(folder, header)
         self._compress(self._encoder.encode(header))
         self._flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
         self._thread = threading.Thread(target=self._run, name="attnproof-record", daemon=True)
         self._thread.start()
 
-    def put(self, step: Step, copies: Copies, requests: Requests) -> bool:
-        """Hand a step to the thread, or drop it if too many wait; return False if dropped."""
-        return self._queue.offer((step, copies, requests), copies.num_bytes + _STEP_BYTES)
+    def put(self, complete: Complete, num_bytes: int) -> bool:
+        """Hand a step to the thread, or drop it if too many wait; return False if dropped.
+
+        The thread calls `complete` for its frame. It holds `num_bytes` in tensors and tokens.
+        """
+        return self._queue.offer(complete, num_bytes + _STEP_BYTES)
 
     def close(self, reason: str, timeout_s: float = 5.0) -> None:
         """Write the steps that wait, and end the file; wait for it up to a time."""
@@ -72,12 +78,11 @@ class Writer:
         flushed, pending = time.monotonic(), False
         while True:
             stopping = bool(self._reason)  # read first: what was put before the reason is taken
-            item = self._queue.take()
-            if item is not None:
-                step, copies, requests = item
-                step.tensors = copies.tensors()
-                self._numbers.describe(step, requests)
-                self._compress(self._encoder.encode(step))
+            complete = self._queue.take()
+            if self._num_bytes > _MOST_BYTES:
+                raise OSError(f"the file has {_MOST_BYTES} bytes, which is the most")
+            if complete is not None:
+                self._compress(self._encoder.encode(complete()))
                 self._written += 1
                 pending = True
             elif stopping:
@@ -98,6 +103,7 @@ class Writer:
         self._write(self._compressor.flush(mode))
 
     def _write(self, data: bytes) -> None:
+        self._num_bytes += len(data)
         view = memoryview(data)
         while view:
             view = view[os.write(self._descriptor, view) :]
@@ -106,7 +112,8 @@ class Writer:
 def _create(folder: Path, header: Header) -> int:
     """Create the file of this process; return its descriptor."""
     folder.mkdir(parents=True, exist_ok=True)
-    stem = f"{header.engine}-rank{header.rank}-pid{os.getpid()}"
+    part = f"rank{header.rank}" if header.manager is None else "manager"
+    stem = f"{header.engine}-{part}-pid{os.getpid()}"
     for number in range(1, 1000):
         name = f"{stem}-{number}{SUFFIX}" if number > 1 else f"{stem}{SUFFIX}"
         try:

@@ -6,7 +6,6 @@ the reference computes from the recorded arguments, stale entries included.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,12 +19,10 @@ from attnproof.harness.cases.recorded.reading import recorded_steps, recording_f
 from attnproof.harness.cases.recorded.selection import RecordedReservoir
 from attnproof.harness.cases.recorded.steps import Build, Called, RecordedStep, RecordingError
 from attnproof.harness.cases.recorded.values import ValueProblem, metadata_of
-from attnproof.harness.escaping import escape_line, shell_command, shell_path
+from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.call import Facts, Quantity
 from attnproof.harness.model.case import Batch, Case, EngineStep
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.run import Cause, Evidence, Finding, OperationResult, Verdict
-from attnproof.harness.model.verdict import Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles.diagnosis import diagnose
 from attnproof.harness.oracles.equality import element, first_difference
@@ -39,6 +36,8 @@ from attnproof.harness.running.recorded_calls import (
     mismatch_of,
     reference_result,
 )
+from attnproof.harness.running.recorded_manager import ManagerRecording
+from attnproof.harness.running.recorded_outcomes import Shown, recorded_outcome
 from attnproof.harness.running.task.task import Outcome
 
 _SLOTS = "build_slot_mapping"
@@ -70,11 +69,15 @@ class Recording:
     """Fields of recorded results that the reference's have not."""
     remarks: list[str] = field(default_factory=list)
     """What the file lacks."""
+    manager: ManagerRecording | None = None
+    """Calls of a KV-cache manager, None in a file of batches."""
 
     def note(self) -> str:
         """Return a line on the file."""
         compared = sum(held.compared for held in self.held.values())
         text = f"{escape_line(self.path.name)}: {self.builds} batches, {compared} results compared"
+        if self.manager is not None:
+            text = f"{escape_line(self.path.name)}: {self.manager.note()}"
         text = "; ".join([text, *self.remarks])
         if self.lacking:
             names = ", ".join(map(escape_line, sorted(self.lacking)))
@@ -115,6 +118,9 @@ def read_recordings(
             raise UsageError(f"--recorded {error}") from None
         steps += reservoir.choose()
         outcomes += [_outcome(recording, name, held) for name, held in recording.held.items()]
+        if recording.manager is not None and "kv_manager" in names:
+            outcomes.append(recording.manager.outcome(path))
+            steps += recording.manager.cases(path)
         notes.append(recording.note())
     return steps, outcomes, notes
 
@@ -131,6 +137,9 @@ def _take(
     recording: Recording, step: RecordedStep, reservoir: RecordedReservoir, names: set[str]
 ) -> None:
     """Compare one engine step, and offer its batches."""
+    if step.manager is not None and step.sizes is not None:
+        recording.manager = recording.manager or ManagerRecording(step.sizes)
+        recording.manager.add(step.line, step.manager)
     place = f"{escape_line(recording.path.name)}#{step.line}"
     sizes = [build.block_size for build in step.builds]
     with_prompts = not any("seq_lens_cpu" in build.cam for build in step.builds)
@@ -227,72 +236,32 @@ def _case_of(name: str, arguments: dict[str, Any], sizes: list[int]) -> Case:
 
 def _outcome(recording: Recording, name: str, held: _Held) -> Outcome:
     """Return the result of one function of one file, with a finding if it differs."""
-    operation, candidate = ALL[name], f"{escape_line(recording.path.name)} (recorded)"
+    operation = ALL[name]
     reason = ""
     if held.refusals:
         reason = (
             f"{held.refusals} of {held.compared + held.refusals} cannot be read: {held.refused}"
         )
-    findings = [_finding(recording, operation, candidate, held)] if held.first else []
-    verdict: Verdict = "FAIL" if findings else "UNVERIFIED" if held.refusals else "PASS"
-    return Outcome(
-        OperationResult(
-            name=name,
-            section=operation.section,
-            candidate=candidate,
-            device="cpu",
-            verdict=verdict,
-            reason=reason,
-            cause=Cause.RECORDING if held.refusals else None,
-            cases=held.compared,
-            checks=held.compared,
-            failed=held.differing,
-            origins={"recorded": held.compared},
-            causes=tuple(finding.cause for finding in findings),
-        ),
-        findings,
-    )
+    shown = [_shown(operation, *held.first)] if held.first else []
+    return recorded_outcome(recording.path, operation, shown, held.compared, held.differing, reason)
 
 
-def _finding(recording: Recording, operation: Operation, candidate: str, held: _Held) -> Finding:
-    assert held.first is not None
-    mismatch, case, source = held.first
+def _shown(operation: Operation, mismatch: Mismatch, case: Case, source: str) -> Shown:
+    """Return the first difference in words."""
     index = first_difference(mismatch.expected, mismatch.got)
     where = f"{mismatch.field}{'' if index is None else list(index)}"
     quantity = Quantity.SLOTS if operation.name == _SLOTS else Quantity.OTHER
     size = case.batch.block_size if case.batch else 0
     context = Context(case, Facts(result=quantity, block_size=size, tokens=case.num_tokens))
-    words = ["attnproof", "verify", "--recorded", shell_path(recording.path)]
-    words += ["--ops", operation.name]
-    return Finding(
-        id=hashlib.blake2b(
-            f"{operation.name}/{candidate}/{mismatch.field}".encode(), digest_size=4
-        ).hexdigest(),
-        operation=operation.name,
-        candidate=candidate,
-        device="cpu",
+    got, expected = element(mismatch.got, index), element(mismatch.expected, index)
+    return Shown(
         oracle="equality",
-        root=(Kind.WRONG_RESULT, "equality", mismatch.field),
-        kind=Kind.WRONG_RESULT,
+        root=mismatch.field,
         field=where,
-        fields=(mismatch.field,),
         diagnosis=diagnose(context, mismatch.field, mismatch.expected, mismatch.got)[0],
-        message=(
-            f"{where} is {element(mismatch.got, index)}, "
-            f"expected {element(mismatch.expected, index)}"
-        ),
+        message=f"{where} is {got}, expected {expected}",
         expected=brief(mismatch.expected),
         got=brief(mismatch.got),
         case=case,
-        case_id=case.id,
-        case_path=f"cases/{case.id}.json",
-        origin="recorded",
         source=source,
-        requests=case.num_requests,
-        tokens=case.num_tokens,
-        requests_before=case.num_requests,
-        tokens_before=case.num_tokens,
-        failed_cases=held.differing,
-        evidence={"recorded": Evidence(held.differing, held.compared)},
-        command=shell_command(words),
     )

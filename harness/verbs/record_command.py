@@ -34,7 +34,8 @@ def record(options: RecordOptions) -> int:
     before = set(_files(options.out))
     code = _run(options)
     files = [path for path in _files(options.out) if path not in before]
-    steps = sum(_report(path) for path in files)
+    counts = [_report(path) for path in files]
+    steps = sum(batches for batches, _ in counts) or sum(calls for _, calls in counts)
     if not steps:
         complain(
             "no engine step was recorded: does the command run vLLM 0.32 or 0.11, with attnproof "
@@ -86,15 +87,17 @@ def _signals_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _report(path: Path) -> int:
-    """Print a line on a file; return the number of its steps."""
-    steps, remarks = 0, list[str]()
+def _report(path: Path) -> tuple[int, int]:
+    """Print a line on a file; return its steps with batches, and with calls of a manager."""
+    steps, calls, remarks = 0, 0, list[str]()
     try:
         for step in recorded_steps(path, remarks):
             steps += bool(step.builds)
+            calls += step.manager is not None
     except RecordingError as error:
         complain(error)
-        return 0
+        return 0, 0
     kib = path.stat().st_size / 1024
-    say("; ".join([f"{escape_line(path.name)}: {steps} steps, {kib:.1f} KiB", *remarks]))
-    return steps
+    counted = f"manager calls of {calls} steps" if calls else f"{steps} steps"
+    say("; ".join([f"{escape_line(path.name)}: {counted}, {kib:.1f} KiB", *remarks]))
+    return steps, calls

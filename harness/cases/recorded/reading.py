@@ -42,9 +42,13 @@ def recording_files(path: Path) -> list[Path]:
     files = sorted(path.glob(f"*{SUFFIX}"))
     if not files:
         raise RecordingError(f"{escape_line(str(path))}: a folder without files *{SUFFIX}")
-    first, *others = [(file, StreamReader(_content(file), _name(file)).header) for file in files]
+    headers = [(file, StreamReader(_content(file), _name(file)).header) for file in files]
+    first, *others = sorted(headers, key=lambda each: each[1].manager is not None)
     for file, header in others:
-        if _identity(header) != _identity(first[1]):
+        identity = _identity(header)
+        if header.manager is not None:  # it knows no model and no ranks
+            identity = identity._replace(model=first[1].model, world=first[1].world)
+        if identity != _identity(first[1]):
             raise RecordingError(
                 f"{escape_line(str(path))}: recordings of different engines or models, which are "
                 f"given one by one: {_named(*first)}, {_named(file, header)}"

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from attnproof.harness.recorder.schema import Manager, ManagerStep
+
 Blocks = Annotated[int, Meta(ge=1, le=2**16)]
 
 
@@ -46,3 +48,7 @@ class RecordedStep(msgspec.Struct):
     step: int = 0
     line: int = 0
     """Line or frame of the file, from 1."""
+    manager: ManagerStep | None = None
+    """Calls of the KV-cache manager in a file that has them."""
+    sizes: Manager | None = None
+    """Sizes of that manager."""

@@ -25,6 +25,7 @@ from attnproof.harness.recorder.schema import (
     BuildFrame,
     End,
     Header,
+    ManagerStep,
     Step,
     Tensor,
 )
@@ -63,7 +64,7 @@ class StreamReader:
 
     def steps(self) -> Iterator[RecordedStep]:
         """Yield the engine steps (RecordingError)."""
-        decoder = msgspec.msgpack.Decoder(Step | End)
+        decoder = msgspec.msgpack.Decoder(Step | ManagerStep | End)
         count, drafting, end, omitted = 0, 0, None, set[str]()
         for payload in self._payloads:
             frame = self._decoded(decoder, payload)
@@ -71,6 +72,10 @@ class StreamReader:
                 end = frame
                 break
             count += 1
+            if isinstance(frame, ManagerStep):
+                sizes, line = self.header.manager, self._number
+                yield RecordedStep([], step=frame.step, line=line, manager=frame, sizes=sizes)
+                continue
             step = self._recorded_step(frame)
             drafting += len(frame.builds) - len(step.builds)
             omitted.update(name for build in frame.builds for name in build.omitted)

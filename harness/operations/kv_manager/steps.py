@@ -18,7 +18,9 @@ from attnproof.harness.operations.shared.sequence import Step
 from attnproof.reference import CacheGroup
 
 NAME = "kv_manager"
-_SIZE = Annotated[int, msgspec.Meta(ge=0, le=256)]
+LARGEST = 256
+"""Largest size of a case."""
+_SIZE = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 _GROUP = msgspec.defstruct(
     "Group",
     [

@@ -71,9 +71,11 @@ def _size(case: Case) -> tuple[int, int]:
 
 
 def cases_of_steps(operation: Operation, steps: list[EngineStep]) -> Iterator[Sourced]:
-    """Yield the operation's cases of each step's batch."""
+    """Yield the operation's cases of each step's batch, and those of its calls."""
     for step in steps:
-        if step.batch.no_slots and not operation.inputs.any_slots:
+        if step.case is not None and step.case.operation == operation.name:
+            yield Sourced(step.case, step.origin, step.source)
+        if step.batch is None or (step.batch.no_slots and not operation.inputs.any_slots):
             continue
         for case in operation.inputs.from_batch(step.batch):
             yield Sourced(case, step.origin, step.source)

@@ -182,7 +182,7 @@ def flipped(data, index):
     return data[:index] + bytes([data[index] ^ 0xFF]) + data[index + 1 :]
 
 
-LATER = msgspec.to_builtins(HEADER) | {"version": 2, "groups": "of another form"}
+LATER = msgspec.to_builtins(HEADER) | {"version": 3, "groups": "of another form"}
 LENGTH = len(content(HEADER, STEP))
 MAP = msgspec.structs.replace
 BAD_STEPS = {
@@ -205,7 +205,7 @@ BAD_STEPS = {
         (compressed(b""), "holds no whole step"),
         (compressed(content(HEADER)), "holds no whole step"),
         (compressed(content(HEADER, END)), "holds no whole step"),
-        (compressed(content(LATER, STEP)), "version 2 of the format is later than 1"),
+        (compressed(content(LATER, STEP)), "version 3 of the format is later than 2"),
         (compressed(content({"schema": "x"}, STEP)), "frame 1: no header of attnproof.recording"),
         (compressed(content(HEADER, b"\xc1")), "frame 2: not a recorded step"),
         (compressed(content(HEADER, STEP, HEADER)), "frame 3: not a recorded step"),

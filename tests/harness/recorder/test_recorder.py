@@ -253,7 +253,7 @@ def test_two_recorders_in_one_folder_have_a_file_each(record):
     done = record(3)
     header = header_of(done.runner, 1)
     other = writing.Writer(done.folder, header, pytest.fail)  # as in a container: the same number
-    other.put(Step(1, [], []), Copies(), Requests())
+    other.put(lambda: Step(1, [], []), 0)
     other.close("exit")
     files = recording_files(done.folder)
     assert len(files) == 2
