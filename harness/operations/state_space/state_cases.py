@@ -197,7 +197,7 @@ def state_steps(name: str, batch: Batch) -> Iterator[Case]:
 
 def prepare_states(case: Case, pattern: int, device: str) -> Call:
     """Return the call of a case; only the columns of a row's states are live."""
-    batch, params = batch_of(case), case.params
+    batch, params = batch_of(case), _USUAL | case.params  # a saved case may lack a later one
     arrays, stale = batch_arrays(batch, pattern), STALE_PATTERNS[pattern]
     rows, real, count = arrays.num_reqs, batch.num_requests, 1 + params["speculative"]
     table = np.full((rows, _width(batch, params)), stale, np.int32)
