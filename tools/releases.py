@@ -2,11 +2,13 @@
 
     python tools/releases.py vllm docs/vllm.md
     python tools/releases.py sglang docs/sglang.md interpreter
+    python tools/releases.py vllm docs/vllm.md auto 'kv_manager,*_build'
 
 judges what the candidate offers on all boundary cases, their faults and the corpus, without
 drawing or shrinking; prints the failures that no known deviation explains; and writes the
 release's column into the table of the page. A column is data: it is kept when another release is
-judged. Exit code 1 if a failure is not explained.
+judged, and so are its rows of other operations than the named ones. Exit code 1 if a failure is
+not explained.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import msgspec
@@ -53,14 +56,14 @@ def _cases(candidate: Candidate, operation: Operation) -> Iterator[Case]:
         yield case
 
 
-def _judge(candidate: Candidate) -> dict[str, str]:
-    """Return a key of `_MARKS` for each operation that the candidate offers."""
+def _judge(candidate: Candidate, patterns: list[str]) -> dict[str, str]:
+    """Return a key of `_MARKS` for each operation of these names that the candidate offers."""
     warm_up([candidate])
     known = deviations_of(candidate)
     worker = Worker(candidate, ALL, timeout_s=60, memory_bytes=8 << 30)
     shown: dict[str, str] = {}
     for name, operation in ALL.items():
-        if name not in worker.offers or operation.inputs.machine is not None:
+        if name not in worker.offers or not any(fnmatch(name, each) for each in patterns):
             continue
         shown[name] = "conforms"
         unexplained: Counter[str] = Counter()
@@ -107,20 +110,23 @@ def _table(columns: dict[str, dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def main(name: str, page: str, device: str = "auto") -> int:
+def main(name: str, page: str, device: str = "auto", operations: str = "*") -> int:
     """Judge the installed release on the device and write its column; return the exit code.
+
+    `operations` are names and patterns, separated by commas.
 
     The table stands behind a comment that names the candidate, and the device if one is given.
     """
     [candidate] = with_interface(resolve([name], device), "")
     release = version_of(candidate).partition("+")[0]
-    shown = _judge(candidate)
+    shown = _judge(candidate, operations.split(","))
     text = Path(page).read_text(encoding="utf-8")
     label = name if device == "auto" else f"{name}, {device}"
     marker = f"<!-- releases of {label} -->\n"
     before, after = text.split(marker)
     columns = _rows(after.partition("<!-- end -->")[0])
-    columns[release] = {operation: _MARKS[word] for operation, word in shown.items()}
+    kept = columns.get(release, {}) if operations != "*" else {}
+    columns[release] = kept | {operation: _MARKS[word] for operation, word in shown.items()}
     rest = after.partition("<!-- end -->")[2]
     new = f"{before}{marker}\n{_table(columns)}\n\n<!-- end -->{rest}"
     Path(page).write_text(new, encoding="utf-8")
