@@ -55,7 +55,7 @@ class StateParams(Params, kw_only=True):
     """Rows of a batch, at most."""
 
 
-_USUAL = {
+_USUAL: dict[str, Any] = {
     "speculative": 0,
     "drafting": [True],
     "accepted": [1],
