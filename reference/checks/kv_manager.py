@@ -45,6 +45,18 @@ def check_manager(
         raise MetadataError(_CLASS, "draft", "True of two groups", "at most one group of a drafter")
 
 
+def check_retention(groups: Sequence[CacheGroup], interval: int | None) -> None:
+    """Require a multiple of all block sizes, and a group that keeps less for it."""
+    if interval is None:
+        return
+    check_int(_CLASS, field := "retention_interval", interval, 0)
+    alignment = lcm(*(group.block_size for group in groups))
+    if interval % alignment:
+        raise MetadataError(_CLASS, field, interval, f"a multiple of {alignment}")
+    if interval and all(group.kind in ("full", "chunked") for group in groups):
+        raise MetadataError(_CLASS, field, interval, "0 without windows and states")
+
+
 def _check_group(group: CacheGroup) -> None:
     check_int(_CLASS, "block_size", group.block_size, 1)
     check_bool(_CLASS, "draft", group.draft)
@@ -64,6 +76,10 @@ def _check_group(group: CacheGroup) -> None:
 def check_request(operation: str, request: CacheRequest, max_model_len: int) -> None:
     """Require a number of computed tokens, and at most `max_model_len` tokens."""
     check_int(operation, "num_computed_tokens", request.num_computed_tokens, 0)
+    check_int(operation, field := "num_prompt_tokens", request.num_prompt_tokens, 0)
+    if request.num_prompt_tokens > len(request.token_ids):
+        expected = f"at most {len(request.token_ids)}, the tokens"
+        raise MetadataError(operation, field, request.num_prompt_tokens, expected)
     check_int(operation, field := "num_in_flight_tokens", request.num_in_flight_tokens, 0)
     if request.num_in_flight_tokens > request.num_computed_tokens:
         expected = f"at most {request.num_computed_tokens}, the computed tokens"

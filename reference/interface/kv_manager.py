@@ -30,6 +30,8 @@ class CacheRequest:
     num_computed_tokens: int = 0
     num_in_flight_tokens: int = 0
     """Computed tokens of steps whose results are not known: drafts among them may be rejected."""
+    num_prompt_tokens: int = 0
+    """Tokens of the prompt, for a manager with a retention interval; 0 if it has no replay."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,10 @@ class GroupRules:
     """True if a hit needs a cached block more, which is computed again."""
     is_alone: bool
     """True if the cache has no other group."""
+    retention: int | None
+    """Tokens of which a hit that is kept for any request is a multiple, 0 for none; None for A."""
+    replay_drops: bool
+    """True if a group of the cache drops a block."""
 
     @property
     def size(self) -> int:
@@ -67,31 +71,41 @@ class GroupRules:
                 limit = min(known, limit + self.size)
         return min(limit // self.size, self.num_hashed(len(request.token_ids)))
 
-    def is_needed(self, block: int) -> bool:
-        """True if a hit may need a full block: in small blocks a window sees the last ones only."""
-        if self.group.kind != "window":
+    def is_needed(self, block: int, num_prompt_tokens: int) -> bool:
+        """True if a hit may need a full block: its window sees the last ones, or its state."""
+        is_state = self.group.kind == "mamba"
+        if self.group.kind not in ("window", "mamba") or (is_state and self.retention is None):
             return True
-        # A hit ends at a multiple of the alignment, and needs the blocks that its window sees.
-        needed = -(-(self.group.window - 1) // self.size) + self.drops
-        each = self.alignment // self.size
-        return needed >= each or (
-            block >= self.drops and (block - self.drops) % each >= each - needed
-        )
+        needed = 1 if is_state else -(-(self.group.window - 1) // self.size) + self.drops
+        between = self.alignment if self.retention is None else self.retention
+        if between:
+            each, index = between // self.size, block - self.drops
+            if needed >= each or (index >= 0 and index % each >= each - needed):
+                return True
+        ends = [] if self.retention is None else self._replayed(num_prompt_tokens)
+        return any(end - needed <= block - self.drops < end for end in ends)
+
+    def _replayed(self, num_prompt_tokens: int) -> list[int]:
+        """Return the blocks before each hit of a request with the same prompt, or a longer one."""
+        lengths = [num_prompt_tokens - 1]
+        if self.replay_drops:  # the hit of a longer one may end behind that of the same
+            lengths.append(num_prompt_tokens)
+        aligned = [length // self.alignment * self.alignment for length in lengths]
+        if self.replay_drops:
+            aligned = [max(0, length - self.alignment) for length in aligned]
+        return [length // self.size for length in aligned]
 
 
-def rules_of(groups: Sequence[CacheGroup], lookahead: int) -> list[GroupRules]:
+def rules_of(
+    groups: Sequence[CacheGroup], lookahead: int, retention: int | None
+) -> list[GroupRules]:
     """Return the rules of all groups of a cache."""
     alignment = lcm(*(group.block_size for group in groups))
     drafts = [] if lookahead else [group for group in groups if group.draft]
+    # Groups that are alike are looked up together.
+    drops = [any(replace(group, draft=True) == draft for draft in drafts) for group in groups]
+    shared = len(groups) == 1, retention, any(drops)
     return [
-        GroupRules(
-            number,
-            group,
-            alignment,
-            lookahead,
-            # Groups that are alike are looked up together.
-            any(replace(group, draft=True) == draft for draft in drafts),
-            len(groups) == 1,
-        )
+        GroupRules(number, group, alignment, lookahead, drops[number], *shared)
         for number, group in enumerate(groups)
     ]

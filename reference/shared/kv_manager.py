@@ -15,6 +15,7 @@ from ..checks.kv_manager import (
     check_lookup,
     check_manager,
     check_new_tokens,
+    check_retention,
 )
 from ..interface.kv_manager import CacheBlocks, CacheGroup, CacheRequest
 from .block_pool import NULL, BlockPool, Prefix
@@ -28,9 +29,10 @@ class KVCacheManager:
     """Block tables of requests in groups of layers, over one pool of `num_blocks` blocks.
 
     With `enable_caching` full blocks are found again by the tokens up to their ends and
-    `num_hash_lookahead_tokens` behind them, until they are evicted. Requests without blocks leave
-    the share `watermark` of the blocks free. Malformed input raises MetadataError or TypeError
-    and changes nothing. SPEC.md section 16.
+    `num_hash_lookahead_tokens` behind them, until they are evicted; of windows and states, with a
+    `retention_interval`, those for hits of multiples of it and of the same prompt. Requests
+    without blocks leave the share `watermark` of the blocks free. Malformed input raises
+    MetadataError or TypeError and changes nothing. SPEC.md section 16.
     """
 
     def __init__(
@@ -41,10 +43,12 @@ class KVCacheManager:
         enable_caching: bool = True,
         num_hash_lookahead_tokens: int = 0,
         watermark: float = 0.0,
+        retention_interval: int | None = None,
     ) -> None:
         lookahead = num_hash_lookahead_tokens
         check_manager(num_blocks, groups, max_model_len, enable_caching, lookahead, watermark)
-        self._groups = rules_of(groups, lookahead)
+        check_retention(groups, retention_interval)
+        self._groups = rules_of(groups, lookahead, retention_interval)
         self._alignment = self._groups[0].alignment
         self._max_model_len = max_model_len
         self._caching = enable_caching
@@ -290,7 +294,7 @@ class KVCacheManager:
         for group, table in zip(self._groups, self._tables[request.request_id], strict=True):
             full = group.num_full(request, tokens)
             for i in range(published[group.number], full):
-                if table[i] != NULL and group.is_needed(i):
+                if table[i] != NULL and group.is_needed(i, request.num_prompt_tokens):
                     prefix = group.prefix(request, i)
                     self._pool.cache(table[i], prefix, request)
                     if group.group.kind == "mamba":

@@ -84,6 +84,40 @@ def test_a_hash_may_cover_the_token_behind_its_block(package):
 STATES = CacheGroup("mamba", 4)
 
 
+@pytest.mark.spec("Example: a window group of 4 with a window of 6 and retention interval 0,")
+def test_the_hit_of_the_same_prompt_is_retained(package):
+    served = Served(package, 6, WINDOW, retention_interval=0)
+    first = CacheRequest("a", list(range(8)), num_prompt_tokens=8)
+    assert served.step(first, 8) == (0, ([1, 2],))
+    served.manager.free(first)
+    hits = served.manager.get_computed_blocks(request("b", *range(8)))
+    assert hits == (CacheBlocks(([1],)), 4)
+    assert served.manager.get_computed_blocks(request("c", *range(9))) == hits
+
+
+@pytest.mark.parametrize("interval", [0, 4, 8])
+def test_a_drafter_resumes_a_block_earlier(package, interval):
+    draft = CacheGroup("window", 4, 6, draft=True)
+    served = Served(package, 20, draft, retention_interval=interval)
+    first = CacheRequest("a", list(range(17)), num_prompt_tokens=17)
+    served.step(first, 17)
+    hits = [served.manager.get_computed_blocks(request("b", *range(n)))[1] for n in (18, 14, 10)]
+    assert hits == {0: [12, 0, 0], 4: [12, 8, 4], 8: [12, 8, 4]}[interval]
+
+
+@pytest.mark.parametrize(
+    ("group", "interval", "message"),
+    [
+        (WINDOW, 6, "retention_interval is 6, expected a multiple of 4"),
+        (FULL, 4, "retention_interval is 4, expected 0 without windows and states"),
+        (WINDOW, -4, "retention_interval is -4, expected at least 0"),
+    ],
+)
+def test_a_wrong_retention_interval_is_refused(package, group, interval, message):
+    with pytest.raises(MetadataError, match=message):
+        package.KVCacheManager(6, [group], 32, retention_interval=interval)
+
+
 def test_new_blocks_are_zeroed_unless_a_load_fills_them(package):
     manager = package.KVCacheManager(20, [FULL, STATES], 32)
     first = request("a", *range(9))

@@ -61,6 +61,7 @@ def manager_class(cls: type[Any]) -> type[Any]:
             enable_caching: bool = True,
             num_hash_lookahead_tokens: int = 0,
             watermark: float = 0.0,
+            retention_interval: int | None = None,
         ) -> None:
             group_spec = modules.specs.KVCacheGroupSpec
             specs = [
@@ -72,7 +73,9 @@ def manager_class(cls: type[Any]) -> type[Any]:
             # Releases before 0.33 have no such hashes, and refuse them by their signatures.
             options = hashes if num_hash_lookahead_tokens else {}
             self._manager = cls(
-                modules.config(num_blocks, [], specs),
+                modules.config(
+                    num_blocks, [], specs, prefix_cache_retention_interval=retention_interval
+                ),
                 max_model_len=max_model_len,
                 scheduler_block_size=lcm(*sizes),
                 hash_block_size=gcd(*sizes),
@@ -143,13 +146,13 @@ def manager_class(cls: type[Any]) -> type[Any]:
         def _request(self, request: CacheRequest) -> Any:
             """Return vLLM's request with the tokens that ours has now."""
             name, tokens = request.request_id, request.token_ids
-            if name not in self._requests:
+            if self._requests.get(name, (None, None))[0] is not request:
                 sampling = modules.sampling(max_tokens=1)
                 theirs = modules.request(
                     name, list(tokens), sampling, None, block_hasher=self._hasher
                 )
-                self._requests[name] = theirs
-            theirs = self._requests[name]
+                self._requests[name] = request, theirs
+            theirs = self._requests[name][1]
             theirs.append_output_token_ids(tokens[theirs.num_tokens :])
             theirs.num_computed_tokens = request.num_computed_tokens
             theirs.num_in_flight_tokens = request.num_in_flight_tokens

@@ -23,10 +23,11 @@ def _case(*steps: Step, **sizes: Any) -> Case:
     return Case(NAME, None, _SIZES | sizes | {"steps": list(steps)})
 
 
-def _add(tokens: int, shared: int = 0, like: int = 1, *, rejoins: bool = False) -> Step:
+def _add(tokens: int, shared: int = 0, like: int = 1, **options: bool) -> Step:
     """Return the step that adds a request of `tokens` tokens."""
-    prefix = {"like": like if shared or rejoins else 0, "shared": shared, "rejoins": rejoins}
-    return {"do": "add", "tokens": tokens - 1, **prefix}
+    options = {"rejoins": False, **options}
+    prefix = {"like": like if shared or options["rejoins"] else 0, "shared": shared}
+    return {"do": "add", "tokens": tokens - 1, **prefix, **options}
 
 
 def _schedule(
@@ -45,144 +46,173 @@ def _preempt(which: int) -> Step:
     return {"do": "preempt", "which": which}
 
 
+_Cases = list[tuple[str, tuple[Step, ...], dict[str, Any]]]
+"""Name, steps, and sizes that are not the usual ones."""
 _RESET: Step = {"do": "reset"}
 _PROMPT = (_add(13), _schedule(0, 32))
+_KINDS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "window": {"groups": groups_of([6])},
+    "draft": {"groups": groups_of([0], 0)},
+    "full and window": {"groups": groups_of([0, 6])},
+    "full and its draft": {"groups": groups_of([0, 0], 1)},
+    "lookahead hashes": {"groups": groups_of([0, 6], 1), "hash_lookahead": 1},
+    "lookahead hashes of two tokens": {"groups": groups_of([0], 0), "hash_lookahead": 2},
+    "full and states": {"groups": groups_of([0, "mamba"])},
+    "full and chunked local": {"groups": groups_of([0, "chunked"])},
+    "blocks of two sizes": {
+        "groups": [*groups_of([0], 0), *groups_of([3]), *groups_of([6], factor=2)]
+    },
+    "states": {"groups": groups_of(["mamba"])},
+    "window of a draft": {"groups": groups_of([6], 0)},
+}
+"""Groups of a cache, and how many tokens their hashes cover."""
 
 
 def boundaries() -> Iterator[tuple[str, Case]]:
     """Yield named cases, short ones first: a mistake is shown by the first that fails."""
-    both: dict[str, Any] = {"groups": groups_of([0, 6])}
-    window: dict[str, Any] = {"groups": groups_of([6])}
-    draft = {"groups": groups_of([0, 0], 1)}
-    window_draft = {"groups": groups_of([0, 6], 1), "hash_lookahead": 1}
-    drafts_of_two = {"groups": groups_of([0], 0), "hash_lookahead": 2}
-    states = {"groups": groups_of(["mamba"])}
     yield "one group lacks what another has (#46453)", _lacking()
     yield "another token behind a block of a draft", _followed()
     yield "another token behind a block, lookahead hashes", _followed(hash_lookahead=1)
-    rejoined = (_add(13), _schedule(0, 32), _add(13, 5, rejoins=True), _schedule(1, 32))
-    yield "equal blocks behind another prefix", _case(*rejoined, groups=groups_of([5]))
-    same_step = {**_schedule(1, 32), "joins": True}
-    chunk = (_add(13), _schedule(0, 12), _add(14, 13), same_step, _schedule(1, 1), _schedule(1, 9))
-    yield "a state that is computed in the same step", _case(*chunk, **states)
-    yield (
-        "a request of the longest length",
-        _case(_add(31), _schedule(0, 32, 9), *[_schedule(0, 1, 9)] * 3, num_blocks=9),
-    )
-    yield "nothing to allocate", _case(*_PROMPT, {"do": "nothing", "which": 0}, _schedule(0, 1))
-    yield "aborted before it has blocks", _case(_add(9), _finish(0), *_PROMPT)
-    yield from _further_steps()
-    sizes = {"groups": [*groups_of([0], 0), *groups_of([3]), *groups_of([6], factor=2)]}
-    for name, groups in (
-        ("full", {}),
-        ("window", window),
-        ("full and window", both),
-        ("full and its draft", draft),
-        ("lookahead hashes", window_draft),
-        ("lookahead hashes of two tokens", drafts_of_two),
-        ("full and states", {"groups": groups_of([0, "mamba"])}),
-        ("full and chunked local", {"groups": groups_of([0, "chunked"])}),
-        ("blocks of two sizes", sizes),
+    for name, steps, sizes in _single():
+        yield name, _case(*steps, **sizes)
+    for kinds, cases in (
+        (("window", "full and its draft", "states"), _unusual_steps()),
+        (("full", "window", "full and its draft", "lookahead hashes of two tokens"), _drafts()),
+        (("window", "states", "window of a draft"), _retained()),
+        ([*_KINDS][:10], _usual_steps()),
     ):
-        chunks = (_add(22), *[_schedule(0, 5)] * 5, *[_schedule(0, 1, 3)] * 9)
-        yield (
-            f"{name}: chunks, decodes, a second turn",
-            _case(*chunks, _finish(0), _add(30, 27), _schedule(0, 32), **groups),
-        )
-        shared = (_add(13, 13), _schedule(1, 32), _schedule(1, 1, sampled=1), _finish(0))
-        yield (
-            f"{name}: a prefix in use is shared",
-            _case(*_PROMPT, *shared, *[_schedule(0, 1)] * 8, **groups),
-        )
-        yield (
-            f"{name}: whole prompt cached, a token is left",
-            _case(_add(12), _schedule(0, 12), _add(12, 12), _schedule(1, 12), **groups),
-        )
-        evicting = [
-            step
-            for shared in (0, 0, 4, 12, 8)
-            for step in (_add(14, shared, 2), _schedule(0, 32), _finish(0))
-        ]
-        yield f"{name}: blocks are evicted", _case(*evicting, num_blocks=9, **groups)
-        full = (*_PROMPT, _add(20), _schedule(1, 32), _add(20, 20), _schedule(2, 32))
-        yield (
-            f"{name}: no block is left",
-            _case(*full, _preempt(0), _schedule(1, 32), _schedule(0, 9), num_blocks=9, **groups),
-        )
-        yield (
-            f"{name}: preempted and resumed",
-            _case(*_PROMPT, *[_schedule(0, 1, 2)] * 6, _preempt(0), _schedule(0, 7), **groups),
-        )
-        resets = (_RESET, _preempt(0), _RESET, _schedule(0, 32), _finish(0), _RESET)
-        yield f"{name}: reset in use, and not in use", _case(*_PROMPT, *resets, **groups)
-        yield (
-            f"{name}: no caching",
-            _case(*_PROMPT, _add(13, 13), _schedule(1, 32), _finish(0), caching=False, **groups),
-        )
+        for kind in kinds:
+            for name, steps, sizes in cases:
+                yield f"{kind}: {name}", _case(*steps, **_KINDS[kind], **sizes)
+    yield "external blocks evict another group's hits (#44409)", _loaded()
     yield from _pairs()
 
 
-def _further_steps() -> Iterator[tuple[str, Case]]:
-    """Yield cases of steps beside chunks and decodes."""
-    window, draft = {"groups": groups_of([6])}, {"groups": groups_of([0, 0], 1)}
-    states = {"groups": groups_of(["mamba"])}
-    drafts_of_two: dict[str, Any] = {"groups": groups_of([0], 0), "hash_lookahead": 2}
-    for name, groups in (("window", window), ("full and its draft", draft), ("states", states)):
-        withdrawn = _schedule(0, 6, withdrawn=True)
-        yield (
-            f"{name}: withdrawn before its step runs (#56525)",
-            _case(_add(13), _schedule(0, 5), withdrawn, _schedule(0, 9), **groups),
-        )
-        loads = (_add(13), _schedule(0, 32, external=8, delayed=True), _add(13, 13))
-        later = (_schedule(1, 1), _schedule(0, 1), _add(13, 13), _schedule(2, 1))
-        yield f"{name}: loaded, and cached later", _case(*loads, *later, **groups)
-    for name, groups in (
-        ("full", {}),
-        ("window", window),
-        ("full and its draft", draft),
-        ("lookahead hashes of two tokens", drafts_of_two),
-    ):
-        for ahead in (False, True):
-            steps = [_schedule(0, 1, drafts=3, rejected=i % 4, ahead=ahead) for i in range(6)]
-            yield (
-                f"{name}: rejected drafts{', a step ahead (#47728)' if ahead else ''}",
-                _case(*_PROMPT, *steps, _finish(0), _add(20, 20), _schedule(0, 32), **groups),
-            )
-    evicted = ({"do": "evict", "which": 0, "first": 1}, _add(13, 13), _schedule(1, 32))
-    yield (
-        "evicted blocks in use",
-        _case(*_PROMPT, *evicted, _finish(0), _add(9, 9), groups=groups_of([0, 6])),
-    )
-    inside = ({"do": "evict", "which": 0, "first": 3}, _add(18, 17), _schedule(1, 32))
+def _usual_steps() -> _Cases:
+    """Return cases of chunks and decodes, for each kind of groups."""
+    chunks = (_add(22), *[_schedule(0, 5)] * 5, *[_schedule(0, 1, 3)] * 9)
+    shared = (_add(13, 13), _schedule(1, 32), _schedule(1, 1, sampled=1), _finish(0))
+    evicting = [
+        step
+        for shared in (0, 0, 4, 12, 8)
+        for step in (_add(14, shared, 2), _schedule(0, 32), _finish(0))
+    ]
+    full = (*_PROMPT, _add(20), _schedule(1, 32), _add(20, 20), _schedule(2, 32))
+    resets = (_RESET, _preempt(0), _RESET, _schedule(0, 32), _finish(0), _RESET)
+    bounds = [(_preempt(0), _schedule(0, 32, short=short)) for short in (1, 4, 6, 9)]
+    again = (_add(13, reuses=True), _schedule(0, 32), _finish(0))
+    return [
+        (
+            "chunks, decodes, a second turn",
+            (*chunks, _finish(0), _add(30, 27), _schedule(0, 32)),
+            {},
+        ),
+        ("a prefix in use is shared", (*_PROMPT, *shared, *[_schedule(0, 1)] * 8), {}),
+        (
+            "whole prompt cached, a token is left",
+            (_add(12), _schedule(0, 12), _add(12, 12), _schedule(1, 12)),
+            {},
+        ),
+        ("blocks are evicted", tuple(evicting), {"num_blocks": 9}),
+        (
+            "no block is left",
+            (*full, _preempt(0), _schedule(1, 32), _schedule(0, 9)),
+            {"num_blocks": 9},
+        ),
+        (
+            "preempted and resumed",
+            (*_PROMPT, *[_schedule(0, 1, 2)] * 6, _preempt(0), _schedule(0, 7)),
+            {},
+        ),
+        ("reset in use, and not in use", (*_PROMPT, *resets), {}),
+        (
+            "no caching",
+            (*_PROMPT, _add(13, 13), _schedule(1, 32), _finish(0)),
+            {"caching": False},
+        ),
+        ("bounds of the hits", (*_PROMPT, *[step for each in bounds for step in each]), {}),
+        (
+            "the longest length cuts the lookahead",
+            (_add(11), _schedule(0, 32, 8), _schedule(0, 1, 8)),
+            {"max_model_len": 18},
+        ),
+        ("a name is used again", (*_PROMPT, _finish(0), *again, *again), {}),
+    ]
+
+
+def _unusual_steps() -> _Cases:
+    """Return cases of a step that does not run, and of one that does not compute."""
+    loads = (_add(13), _schedule(0, 32, external=8, delayed=True), _add(13, 13))
+    later = (_schedule(1, 1), _schedule(0, 1), _add(13, 13), _schedule(2, 1))
+    withdrawn = (_add(13), _schedule(0, 5), _schedule(0, 6, withdrawn=True), _schedule(0, 9))
+    return [
+        ("withdrawn before its step runs (#56525)", withdrawn, {}),
+        ("loaded, and cached later", (*loads, *later), {}),
+    ]
+
+
+def _drafts() -> _Cases:
+    """Return cases of drafts that are rejected, known or a step ahead."""
+    cases: _Cases = []
+    for ahead in (False, True):
+        steps = [_schedule(0, 1, drafts=3, rejected=i % 4, ahead=ahead) for i in range(6)]
+        name = f"rejected drafts{', a step ahead (#47728)' if ahead else ''}"
+        resent = (_finish(0), _add(20, 20), _schedule(0, 32))
+        cases.append((name, (*_PROMPT, *steps, *resent), {}))
+    return cases
+
+
+def _retained() -> _Cases:
+    """Return cases of prompts that come again, where few hits are kept."""
+    prompt = (_add(24), _schedule(0, 8), _schedule(0, 12), _schedule(0, 4), _schedule(0, 1))
+    again = (_add(24, 24), _schedule(0, 32), _finish(0), _add(28, 24, 2), _schedule(0, 32))
+    parted = (_add(24, 18), _schedule(0, 32))
+    return [
+        ("a prompt of whole blocks comes again", (*prompt, _finish(0), *again), {"retention": 1}),
+        ("hits at every second block", (*prompt, _finish(0), *parted), {"retention": 3}),
+    ]
+
+
+def _single() -> _Cases:
+    """Return cases of one kind of groups."""
+    states, both = _KINDS["states"], _KINDS["full and window"]
     two_sizes = {"groups": [*groups_of([0]), *groups_of([5], factor=2)]}
-    yield (
-        "a prefix that ends in a larger block",
-        _case(_add(17), _schedule(0, 32), *inside, **two_sizes),
-    )
+    rejoined = (_add(13), _schedule(0, 32), _add(13, 5, rejoins=True), _schedule(1, 32))
+    same_step = {**_schedule(1, 32), "joins": True}
+    chunk = (_add(13), _schedule(0, 12), _add(14, 13), same_step, _schedule(1, 1), _schedule(1, 9))
+    longest = (_add(31), _schedule(0, 32, 9), *[_schedule(0, 1, 9)] * 3)
+    evicted = ({"do": "evict", "which": 0, "first": 1}, _add(13, 13), _schedule(1, 32))
+    inside = ({"do": "evict", "which": 0, "first": 3}, _add(18, 17), _schedule(1, 32))
     behind = (_add(13), _schedule(0, 3, 6), _add(13, 13), _schedule(1, 32))
-    yield "blocks for the lookahead are not cached", _case(*behind)
-    bound = (_preempt(0), _schedule(0, 32, short=6))
-    yield "a bound of the hits", _case(*_PROMPT, *bound, groups=groups_of([0, 6]))
     kept = (_add(13), _schedule(1, 32), _schedule(1, 29))
-    yield "blocks are kept free", _case(*_PROMPT, *kept, num_blocks=9, watermark=2)
     rewound = (_add(13), _schedule(0, 8), _schedule(0, 4), _schedule(0, 1), _add(14, 13))
-    yield (
-        "a drafter beside states (#53912)",
-        _case(*rewound, _schedule(1, 32), groups=groups_of([0, "mamba"], 0)),
-    )
     two_states = (_add(4), _schedule(0, 4), _add(9), _schedule(1, 32, external=4))
-    yield "a loaded state and that of the step", _case(*two_states, num_blocks=3, **states)
     unhashed = (_add(5), _schedule(0, 32))
-    yield (
-        "a prompt a token behind a block, lookahead hashes of two tokens",
-        _case(*unhashed, groups=groups_of([6]), hash_lookahead=2),
-    )
     loads = (_add(13), _schedule(0, 32, external=8, delayed=True), _schedule(0, 1))
-    yield (
-        "a load fills blocks that are not zeroed (#50696)",
-        _case(*loads, groups=groups_of([0, "mamba"])),
-    )
-    yield "external blocks evict another group's hits (#44409)", _loaded()
+    return [
+        ("equal blocks behind another prefix", rejoined, {"groups": groups_of([5])}),
+        ("a state that is computed in the same step", chunk, states),
+        ("a request of the longest length", longest, {"num_blocks": 9}),
+        ("nothing to allocate", (*_PROMPT, {"do": "nothing", "which": 0}, _schedule(0, 1)), {}),
+        ("aborted before it has blocks", (_add(9), _finish(0), *_PROMPT), {}),
+        ("evicted blocks in use", (*_PROMPT, *evicted, _finish(0), _add(9, 9)), both),
+        ("a prefix that ends in a larger block", (_add(17), _schedule(0, 32), *inside), two_sizes),
+        ("blocks for the lookahead are not cached", behind, {}),
+        ("blocks are kept free", (*_PROMPT, *kept), {"num_blocks": 9, "watermark": 2}),
+        (
+            "a drafter beside states (#53912)",
+            (*rewound, _schedule(1, 32)),
+            {"groups": groups_of([0, "mamba"], 0)},
+        ),
+        ("a loaded state and that of the step", two_states, {"num_blocks": 3, **states}),
+        (
+            "a prompt a token behind a block, lookahead hashes of two tokens",
+            unhashed,
+            {"groups": groups_of([6]), "hash_lookahead": 2},
+        ),
+        ("a load fills blocks that are not zeroed (#50696)", loads, _KINDS["full and states"]),
+    ]
 
 
 def _loaded() -> Case:

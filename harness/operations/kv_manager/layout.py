@@ -19,7 +19,14 @@ class Layout:
     In a mamba group the key of a position is the state behind its token. A block holds one.
     """
 
-    def __init__(self, groups: Sequence[CacheGroup], lookahead: int, *, caching: bool) -> None:
+    def __init__(
+        self,
+        groups: Sequence[CacheGroup],
+        lookahead: int,
+        *,
+        caching: bool,
+        retention: int | None = None,
+    ) -> None:
         """`lookahead` is the number of tokens behind a block that its hash covers."""
         self.groups = list(groups)
         self.sizes = [group.block_size for group in groups]
@@ -27,6 +34,7 @@ class Layout:
         """Hits are multiples of it."""
         self.lookahead = lookahead
         self.caching = caching
+        self._retention = retention
         drafts = [group for group in groups if group.draft and not lookahead]
         self.drops = [
             any(replace(each, draft=True) == draft for draft in drafts) for each in groups
@@ -115,11 +123,27 @@ class Layout:
             limit = min(known, limit + size * (drop and limit > 0))
         return min(limit, tokens - self.lookahead) // size if self.caching else 0
 
-    def is_cached(self, group: int, block: int) -> bool:
-        """True if a hit can need a full block: of a window the last ones where hits end."""
-        size, drop = self.sizes[group], self.drops[group]
-        per_hit = self.alignment // size
-        needed = -(-(self.groups[group].window - 1) // size) + drop
-        if self.groups[group].kind != "window" or needed >= per_hit:
+    def is_cached(self, group: int, block: int, prompt: int) -> bool:
+        """True if a hit that is kept of a request with `prompt` tokens can need a full block.
+
+        Hits are kept at multiples of the alignment, with a retention interval of that; and then
+        where a request with the same prompt, or a longer one, can resume.
+        """
+        size, drop, sparse = self.sizes[group], self.drops[group], self._retention is not None
+        kind = self.groups[group].kind
+        if kind not in ("window", "mamba") or (kind == "mamba" and not sparse):
             return True
-        return block >= drop and (block - drop) % per_hit >= per_hit - needed
+        step = self.alignment if self._retention is None else self._retention
+        # The next end of a hit behind the block, and the block that such a hit sees first.
+        ends = [-(-(block + 1 - drop) * size // step) * step] if step and block >= drop else []
+        ends += self._replayed(prompt) if sparse else []
+        seen = -(-(self.groups[group].window - 1) // size) if kind == "window" else 1
+        dense = step > 0 and (seen + drop) * size >= step
+        return dense or any(end - seen * size <= block * size < end + drop * size for end in ends)
+
+    def _replayed(self, prompt: int) -> list[int]:
+        """Return the tokens of a hit of the same prompt, and with a drafter of a longer one."""
+        unit = self.alignment
+        if not any(self.drops):
+            return [(prompt - 1) // unit * unit]
+        return [max(0, tokens // unit * unit - unit) for tokens in (prompt - 1, prompt)]

@@ -31,7 +31,9 @@ class Ledger:
     """Tables of requests, cached blocks, and free ones in the order in which they were freed."""
 
     def __init__(self, sizes: Sizes) -> None:
-        self._layout = Layout(sizes.groups, sizes.hash_lookahead, caching=sizes.caching)
+        self._layout = Layout(
+            sizes.groups, sizes.hash_lookahead, caching=sizes.caching, retention=sizes.retention
+        )
         self._pool = range(1, sizes.num_blocks)
         self._max_model_len = sizes.max_model_len
         self.requests = Requests(self._max_model_len, sizes.state_size)
@@ -267,10 +269,11 @@ class Ledger:
     def _publish(self, name: str, end: int, known: int) -> None:
         """Count the full blocks of the computed tokens as cached, if their lookahead is known."""
         prefixes, published = self._contents.prefixes(name), self._num_published[name]
+        prompt = self.requests.by_name[name].num_prompt_tokens
         for number, table in enumerate(self._tables[name]):
             full = self._layout.num_full(number, end, known)
             for i in range(published[number], full):
-                if table[i] != NULL and self._layout.is_cached(number, i):
+                if table[i] != NULL and self._layout.is_cached(number, i, prompt):
                     key = self._layout.hash_key(number, prefixes, i)
                     self._cached.keys[table[i]] = key
                     self._fresh |= {key} if self._layout.has_states(number) else set()

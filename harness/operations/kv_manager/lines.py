@@ -40,7 +40,8 @@ def _script(encoded: bytes) -> Script:
     setup = Code()
     sizes = sizes_of(params)
     groups = [setup.CacheGroup(*astuple(group)) for group in sizes.groups]
-    setup.manager = setup.KVCacheManager(sizes.num_blocks, groups, *sizes[2:])
+    sparse = {} if sizes.retention is None else {"retention_interval": sizes.retention}
+    setup.manager = setup.KVCacheManager(sizes.num_blocks, groups, *sizes[2:-1], **sparse)
     setup.engine = setup.Engine(setup.manager, sizes.max_model_len, sizes.state_size)
     choice = _first_choice(params)
     lines = []

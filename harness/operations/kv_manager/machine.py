@@ -9,6 +9,8 @@ from attnproof.harness.cases.machine import Machine
 from attnproof.harness.operations.kv_manager.steps import NAME, groups_of
 
 _SMALL = st.integers(0, 3)
+_LOOKAHEAD = st.sampled_from((0, 1, 3, 9))
+"""Tokens, some of which need more than a block."""
 _TOKENS = st.integers(0, 39)
 _SOME = st.sampled_from((1, 1, 1, 2, 0))
 """Requests back from the newest one whose prefix is shared, 0 for none."""
@@ -48,7 +50,8 @@ class ManagerMachine(Machine):
         draft=st.sampled_from((-1, -1, 0, 1)),
         lookahead=st.sampled_from((0, 0, 1, 2)),
         watermark=st.sampled_from((0, 0, 0, 2)),
-        length=st.sampled_from((24, 12, 40)),
+        retention=st.sampled_from((0, 0, 0, 1, 2, 3)),
+        length=st.sampled_from((24, 13, 39, 18)),
         caching=st.sampled_from((True, True, True, False)),
         prompts=st.lists(_TOKENS, min_size=1, max_size=2),
     )
@@ -61,6 +64,7 @@ class ManagerMachine(Machine):
         draft: int,
         lookahead: int,
         watermark: int,
+        retention: int,
         length: int,
         caching: bool,
         prompts: list[int],
@@ -74,15 +78,17 @@ class ManagerMachine(Machine):
             "caching": caching,
             "hash_lookahead": lookahead,
             "watermark": watermark,
+            "retention": retention,
         }
         for tokens in prompts:
             self.serve(tokens, 1, tokens, rejoins=False, leaves=False, joins=False)
 
-    @rule(tokens=_TOKENS, like=_SOME, shared=_TOKENS, rejoins=_RARELY)
-    def add(self, tokens: int, like: int, shared: int, rejoins: bool) -> None:
-        """Add a request, some of its tokens those of an earlier one."""
+    @rule(tokens=_TOKENS, like=_SOME, shared=_TOKENS, rejoins=_RARELY, reuses=_RARELY)
+    def add(self, tokens: int, like: int, shared: int, rejoins: bool, reuses: bool) -> None:
+        """Add a request, some of its tokens those of an earlier one, or its name."""
         self.requests += 1
-        self.step("add", tokens=tokens, like=like, shared=shared, rejoins=rejoins)
+        prefix = {"like": like, "shared": shared, "rejoins": rejoins, "reuses": reuses}
+        self.step("add", tokens=tokens, **prefix)
 
     @rule(
         tokens=_TOKENS,
@@ -96,20 +102,22 @@ class ManagerMachine(Machine):
         self, tokens: int, like: int, shared: int, rejoins: bool, leaves: bool, joins: bool
     ) -> None:
         """Add a request and compute its prompt; it may leave then."""
-        self.add(tokens, like, shared, rejoins)
+        self.add(tokens, like, shared, rejoins, joins)
         self.schedule(self.requests - 1, 39, 0, 0, joins)
         if leaves:
             self.finish(self.requests - 1)
 
     @precondition(lambda self: self.requests)
-    @rule(which=_SMALL, chunk=_TOKENS, lookahead=_SMALL, sampled=st.integers(0, 1), joins=_RARELY)
+    @rule(
+        which=_SMALL, chunk=_TOKENS, lookahead=_LOOKAHEAD, sampled=st.integers(0, 1), joins=_RARELY
+    )
     def schedule(self, which: int, chunk: int, lookahead: int, sampled: int, joins: bool) -> None:
         """Schedule a request: a chunk of its prompt, or a token."""
         numbers = {"chunk": chunk, "lookahead": lookahead, "sampled": sampled, "joins": joins}
         self.step("schedule", which=which, **numbers)
 
     @precondition(lambda self: self.requests)
-    @rule(which=_SMALL, tokens=st.integers(1, 8), lookahead=_SMALL)
+    @rule(which=_SMALL, tokens=st.integers(1, 8), lookahead=_LOOKAHEAD)
     def decode(self, which: int, tokens: int, lookahead: int) -> None:
         """Decode several tokens of one request."""
         for _ in range(tokens):
@@ -132,7 +140,7 @@ class ManagerMachine(Machine):
     @rule(tokens=_TOKENS, like=_SOME, shared=_TOKENS, external=_TOKENS, delayed=st.booleans())
     def load(self, tokens: int, like: int, shared: int, external: int, delayed: bool) -> None:
         """Add a request some of whose tokens a connector loads."""
-        self.add(tokens, like, shared, False)
+        self.add(tokens, like, shared, False, delayed)
         numbers = {"external": external, "delayed": delayed}
         which = self.requests - 1
         self.step("schedule", which=which, chunk=39, lookahead=0, sampled=0, **numbers)

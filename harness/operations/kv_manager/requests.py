@@ -39,7 +39,7 @@ class Plan(NamedTuple):
 
 @dataclass
 class Requests:
-    """All requests of a case by name, those that have ended too."""
+    """The last request of each name, those that have ended too."""
 
     max_model_len: int
     state_size: int = 0
@@ -53,6 +53,7 @@ class Requests:
 
     They are its tokens before the step, the drafts that the step rejects, and the tokens that the
     step computes."""
+    _num_added: int = 0
     _in_step: set[str] = field(default_factory=set)
     """Requests of the current step."""
 
@@ -63,14 +64,15 @@ class Requests:
         and those behind it are again as `like` has them: no prefix, but equal blocks.
         """
         length = 1 + (tokens - 1) % self.max_model_len
-        first = _OWN * (len(self.by_name) + 1)
+        self._num_added += 1
+        first = _OWN * self._num_added
         own = list(range(first, first + length))
         if like:
             others = self.by_name[like].token_ids[:length]
             own[: min(shared, len(others))] = others[:shared]
             if rejoins:
                 own[shared + 1 : len(others)] = others[shared + 1 :]
-        request = CacheRequest(name, own)
+        request = CacheRequest(name, own, num_prompt_tokens=length)
         self.by_name[name] = request
         return request
 

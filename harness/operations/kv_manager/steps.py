@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import lcm
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -37,7 +38,13 @@ in blocks of the others."""
 _GROUPS = Annotated[list[_GROUP], msgspec.Meta(max_length=4)]  # type: ignore[valid-type]
 PARAMS = sequence_params(
     {
-        "add": [("tokens", Count), ("like", Count), ("shared", Count), ("rejoins", bool)],
+        "add": [
+            ("tokens", Count),
+            ("like", Count),
+            ("shared", Count),
+            ("rejoins", bool),
+            ("reuses", bool, False),
+        ],
         "schedule": [
             ("which", Count),
             ("chunk", Count),
@@ -66,10 +73,12 @@ PARAMS = sequence_params(
         ("caching", bool),
         ("hash_lookahead", _SIZE),
         ("watermark", _SIZE, 0),
+        ("retention", _SIZE, 0),
     ],
 )
 """Sizes of the pool, the groups, tokens behind a block that its hash covers, sixteenths of the
-pool that new requests leave free, and the steps."""
+pool that new requests leave free, one more than the multiple of A that is the retention interval,
+0 for none, and the steps."""
 _SAMPLES = 2
 """Number of token ids that a model samples: requests of equal tokens may part, or not."""
 
@@ -148,6 +157,8 @@ class Sizes(NamedTuple):
     hash_lookahead: int
     """Tokens behind a block that its hash covers."""
     watermark: float = 0.0
+    retention: int | None = None
+    """Tokens of a retention interval."""
 
     @property
     def state_size(self) -> int:
@@ -179,7 +190,10 @@ def sizes_of(params: dict[str, Any]) -> Sizes:
         groups = [each if each.kind != "window" else replace(each, draft=False) for each in groups]
     length = max(1, params["max_model_len"])
     share = min(16, params.get("watermark", 0)) / 16
-    numbers = length, params["caching"], params["hash_lookahead"], share
+    numbers: tuple[Any, ...] = length, params["caching"], params["hash_lookahead"], share
+    sparse = params.get("retention", 0)
+    if sparse and any(group.kind in ("window", "mamba") for group in groups):
+        numbers = *numbers, (sparse - 1) % 4 * lcm(*(group.block_size for group in groups))
     return Sizes(max(2, params["num_blocks"]), groups, *numbers)
 
 
@@ -191,6 +205,7 @@ class Calls:
         self._length = sizes_of(params).max_model_len
         self._added: list[str] = []
         self._unfinished: list[str] = []
+        self._left: list[str] = []
 
     def __iter__(self) -> Iterator[Call]:
         """Yield the call of each step that has a request to apply to."""
@@ -223,13 +238,17 @@ class Calls:
                 return Call("evict", name, (step["first"] % self._length,))
             case "finish":
                 self._unfinished.remove(name)
+                self._left.append(name)
         return Call("allocate_nothing" if step["do"] == "nothing" else step["do"], name)
 
     def _add(self, step: Step) -> Call:
-        name = f"r{len(self._added)}"
+        """Return the call that adds a request, perhaps by the name of one that has left."""
+        reuses = step.get("reuses", False) and self._left
+        name = self._left.pop(0) if reuses else f"r{len(self._added)}"
         like = ["", *reversed(self._added)][step["like"] % (len(self._added) + 1)]
         shared = step["shared"] % (self._length + 1)
         numbers = (1 + step["tokens"] % self._length, like, shared, step["rejoins"])
-        self._added.append(name)
+        if not reuses:
+            self._added.append(name)
         self._unfinished.append(name)
         return Call("add", name, numbers)
