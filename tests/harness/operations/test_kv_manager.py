@@ -45,8 +45,8 @@ def test_smaller_cases_that_shrinking_tries_are_valid(case):
 class OtherIds(reference.KVCacheManager):
     """Takes the free blocks of a new pool from the other end."""
 
-    def __init__(self, *args):
-        super().__init__(*args)
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
         self._pool._queue.reverse()
 
 
@@ -94,8 +94,8 @@ def test_a_block_of_two_requests_is_found():
 class Unknown(reference.KVCacheManager):
     """Names a block behind the pool."""
 
-    def __init__(self, *args):
-        super().__init__(*args)
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
         take = self._pool.take
         self._pool.take = lambda needed: [block + 90 for block in take(needed)]
 
@@ -132,7 +132,7 @@ def test_a_request_rejoins_another_behind_one_token():
 def test_any_numbers_are_sizes():
     nothing = {"num_blocks": 0, "block_size": 0, "groups": [], "max_model_len": 0}
     sizes = sizes_of(nothing | {"caching": True, "hash_lookahead": 0})
-    assert sizes == (2, [reference.CacheGroup("full", 1)], 1, True, 0, 0.0)
+    assert sizes == (2, [reference.CacheGroup("full", 1)], 1, True, 0, 0.0, None)
     assert (
         sizes_of(nothing | {"groups": groups_of([1]), "caching": True, "hash_lookahead": 0})
         .groups[0]
