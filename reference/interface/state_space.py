@@ -12,8 +12,10 @@ import torch
 class StateSpaceConfig:
     """Settings of the layers and of the engine that a builder of state-space metadata reads."""
 
-    layer: Literal["mamba1", "mamba2", "short_conv"] = "mamba2"
-    """Kind of the layers of `mamba_build`."""
+    layer: Literal[
+        "mamba1", "mamba2", "short_conv", "gdn", "kda", "ple_short_conv", "linear", "bailing"
+    ] = "mamba2"
+    """Kind of the layers, of `mamba_build` one of the first three."""
     block_size: int = 16
     """Tokens per block of the layers' group."""
     mamba_cache_mode: Literal["none", "align"] = "align"

@@ -41,6 +41,7 @@ from .spec_decode import (
     reshape_query_for_spec_decode,
 )
 from .state_builders import bailing_build, linear_build, mamba_build
+from .state_graphs import StateSpaceBuilder
 from .state_moves import postprocess_mamba_align, preprocess_mamba_align
 from .state_space import compute_mamba_prefill_checkpoints, compute_varlen_chunk_metadata
 from .subclasses import subclass_attention_backend, subclass_attention_metadata
@@ -62,6 +63,7 @@ __all__ = [
     "CommonAttentionState",
     "KVCacheManager",
     "MLAAttentionImpl",
+    "StateSpaceBuilder",
     "XFormersAttentionMetadata",
     "bailing_build",
     "compute_mamba_prefill_checkpoints",

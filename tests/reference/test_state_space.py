@@ -118,6 +118,19 @@ def test_a_prompt_of_one_token_is_a_prefill(package):
         assert built.state_indices_tensor.tolist() == [5]
 
 
+@pytest.mark.spec("Example: B = 2, mamba1, tables [[1, 2]] and [[3, 4]]")
+def test_a_graph_reads_the_states_of_its_own_group(package):
+    config = StateSpaceConfig(layer="mamba1", block_size=2, has_full_graphs=True)
+    first, second = (package.StateSpaceBuilder(config) for _ in range(2))
+    captured = first.build_for_cudagraph_capture(_batch([1], [0], [[0, 0]], [False]))
+    built = first.build(_batch([1], [2], [[1, 2]], [False]))
+    table = torch.tensor([[3, 4]], dtype=torch.int32)
+    updated = second.update_block_table(built, table, torch.zeros(1, dtype=torch.int64))
+    assert built.state_indices_tensor_d.tolist() == [[2]]
+    assert updated.state_indices_tensor_d.tolist() == [[4]]
+    assert captured.state_indices_tensor_d.tolist() == [[2]]
+
+
 @pytest.mark.parametrize("name", [name for name in reference.__all__ if name.endswith("_build")])
 def test_builders_need_to_know_which_rows_are_in_their_prompt(package, name):
     md = replace(_batch([1], [3], [[5]], [False]), is_prefilling=None)

@@ -139,6 +139,19 @@ ENTRIES: dict[str, Entry] = {
         method="build",
         passes=("common_prefix_len", "common_attn_metadata", "num_accepted_tokens"),
     ),
+    "kda_build": Entry(
+        ("v1.attention.backends.gdn_attn",),
+        state_builders.kda_build,
+        "GDNAttentionMetadataBuilder",
+        method="build",
+        passes=("common_prefix_len", "common_attn_metadata", "num_accepted_tokens"),
+    ),
+    "StateSpaceBuilder": Entry(
+        ("v1.attention.backends.mamba_attn",),
+        state_builders.graph_builder,
+        "BaseMambaAttentionMetadataBuilder",
+        members=("update_block_table", "build_for_cudagraph_capture"),
+    ),
     "linear_build": _lightning("LinearAttentionMetadataBuilder"),
     "bailing_build": _lightning("BailingLinearAttentionMetadataBuilder", "num_accepted_tokens"),
     "ple_short_conv_build": Entry(

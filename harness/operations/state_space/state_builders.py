@@ -47,8 +47,13 @@ _BY_VALUE = ("spec_token_indx", "non_spec_token_indx", "chunk_indices", "chunk_o
 
 
 def _outputs(cls: type[Any], call: Call, result: Any) -> Outputs:
+    return outputs_of(cls, call["config"].layer, result)
+
+
+def outputs_of(cls: type[Any], layer: str, result: Any) -> Outputs:
+    """Return the fields that are compared of a candidate's metadata."""
     names = [f.name for f in fields(cls)]
-    if cls is reference.MambaMetadata and call["config"].layer != "mamba2":
+    if cls is reference.MambaMetadata and layer != "mamba2":
         names = [name for name in names if name not in _OF_MAMBA2]
     outputs = Outputs({name: getattr(result, name, MISSING) for name in names})
     for name in _BY_VALUE:
