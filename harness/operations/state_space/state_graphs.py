@@ -115,7 +115,7 @@ class _Machine(Machine):
 
 
 def _script(case: Case, _pattern: int) -> Script:
-    params, setup = case.params, Code()
+    params, setup = {"layer": "mamba2", "drafts": 0, "mode": "align"} | case.params, Code()
     config = setup.state_config(params["layer"], params["drafts"], params["mode"])
     setup.runner = setup.StateRunner(config, setup.StateSpaceBuilder)
     module = script_states.__name__
