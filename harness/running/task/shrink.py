@@ -65,6 +65,40 @@ def simpler(case: Case) -> Iterator[Case]:
     for name, value in sorted(case.params.items(), key=lambda item: isinstance(item[1], list)):
         for simple in _simpler_values(value):
             yield msgspec.structs.replace(case, params=case.params | {name: simple})
+    yield from _fewer_steps(case)
+
+
+def _fewer_steps(case: Case) -> Iterator[Case]:
+    """Yield the case without a step, or up to three in a row, and with smaller numbers.
+
+    A later step may name something by its place, which moves. A pool that has to be full, as in
+    a manager of blocks, is as large as its steps are many.
+    """
+    steps = case.params.get("steps", [])
+    for index in range(len(steps)):
+        for moved in _moved(steps[index + 1 :]):
+            params = case.params | {"steps": steps[:index] + moved}
+            yield msgspec.structs.replace(case, params=params)
+    numbers = {name: value for name, value in case.params.items() if type(value) is int}
+    for width in (3, 2, 1):
+        for start in range(len(steps) - width + 1):
+            fewer = {"steps": steps[:start] + steps[start + width :]}
+            for name, value in numbers.items():
+                for smaller in (value // 2, value - 1) if value > 1 else ():
+                    params = case.params | fewer | {name: smaller}
+                    yield msgspec.structs.replace(case, params=params)
+
+
+def _moved(steps: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the steps with one less of a number, in all steps in which it has a least value."""
+    pairs = {(name, item) for step in steps for name, item in step.items() if type(item) is int}
+    for name, least in sorted(pair for pair in pairs if pair[1] > 0):
+        yield [
+            step | {name: step[name] - 1}
+            if (name, step.get(name)) in pairs and step[name] >= least
+            else step
+            for step in steps
+        ]
 
 
 def _with_cuts(case: Case, batch: Batch) -> Iterator[Case]:

@@ -77,6 +77,30 @@ def test_shrinks_lists_and_numbers_of_plain_cases():
     assert small.params == {"query_lens": [3], "wide": False, "strided": False}
 
 
+SIZES = {"block_size": 4, "groups": [], "max_model_len": 9, "caching": True, "hash_lookahead": 0}
+
+
+def test_shrinks_steps_and_a_number_together():
+    params = {"num_blocks": 13, **SIZES, "steps": [{"do": "reset"}] * 12}
+
+    def fails(case):
+        return case.params["num_blocks"] == len(case.params["steps"]) + 1
+
+    small = shrink(Case("kv_manager", None, params), fails, 1500)
+    assert small.params["num_blocks"] <= 2
+
+
+def test_shrinks_steps_and_the_places_that_they_move():
+    add = {"do": "add", "tokens": 0, "like": 0, "shared": 0, "rejoins": False}
+    params = {"num_blocks": 0, **SIZES, "steps": [*[add] * 5, {"do": "finish", "which": 4}]}
+
+    def fails(case):
+        return [step.get("which") for step in case.params["steps"]][-1:] == [case.num_steps - 2]
+
+    small = shrink(Case("kv_manager", None, params), fails, 1500)
+    assert small.params["steps"] == [add, {"do": "finish", "which": 0}]
+
+
 def test_tries_no_case_that_cannot_be_run():
     params = {"blocks": [4, 9, 2], "range_start": 2, "range_end": 11, "block_size": 4}
     case = Case("_compute_slot_mapping_python", None, params)
