@@ -40,6 +40,7 @@ from .request_indices import *
 from .runner_inputs import *
 from .sequence_slots import *
 from .slot_mapping import *
+from .sparse_indices import *
 from .spec_decode import *
 from .token_pool import *
 from .ubatch import *

@@ -27,6 +27,7 @@ from .request_indices import *
 from .runner_inputs import *
 from .shared import *
 from .slot_mapping import *
+from .sparse_indices import *
 from .token_pool import *
 from .ubatch import *
 from .ubatch_slices import *

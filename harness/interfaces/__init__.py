@@ -13,7 +13,7 @@ from attnproof.harness.interfaces.interface import Interface
 from attnproof.harness.interfaces.offering import offered_as as offered_as
 
 _PUBLISHED = frozenset(str(section) for section in range(1, 10))
-_LATER_SECTIONS = frozenset(("10", "11", "12", "13", "14", "16", "17", "18", "20"))
+_LATER_SECTIONS = frozenset(("10", "11", "12", "13", "14", "16", "17", "18", "20", "22"))
 _STILL_THERE = frozenset(
     (
         "CommonAttentionMetadata",

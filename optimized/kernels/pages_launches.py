@@ -1,4 +1,4 @@
-"""Launches of the kernels of sections 15 and 20, which `launches` compiles with all others."""
+"""Launches of the kernels of sections 15, 20 and 22, which `launches` compiles with all others."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .page_extend import extend_pages
 from .page_gather import gather_pages
 from .positions import write_positions
 from .request_indices import write_request_indices
+from .sparse_indices import convert_positions
 from .token_pool import write_token_rows
 
 Launch = Callable[[], object]
@@ -57,6 +58,11 @@ def _tables() -> dict[str, Launch]:
         offsets, lengths = _rows(dtype, step, more=1), _rows(dtype, step)
         return lambda: write_append_positions(offsets, lengths, _meta(2, _TOKENS))
 
+    def selected() -> Launch:
+        table, rows = _meta(_REQUESTS, _COLUMNS), _meta(_TOKENS, 2048)
+        tokens, ranks = _meta(_TOKENS), (2, 1, 16)
+        return lambda: convert_positions(tokens, table, rows, 64, 64, ranks, torch.empty_like(rows))
+
     def requests(dtype: torch.dtype) -> Launch:
         offsets, out = _rows(dtype, more=1), _meta(_TOKENS)
         return lambda: write_request_indices(offsets, out, _TOKENS - 9, _TOKENS)
@@ -71,6 +77,7 @@ def _tables() -> dict[str, Launch]:
         "appended tokens, int32": appended(_I32),
         "appended tokens, int64": appended(_I64),
         "appended tokens, strided": appended(_I32, 2),
+        "rows of selected keys": selected(),
         "requests of tokens, int32": requests(_I32),
         "requests of tokens, int64": requests(_I64),
     }

@@ -11,6 +11,7 @@ from .constants import (
     AttentionType,
     KVCacheLayoutType,
 )
+from .context_chunks import ChunkedContext, ContextChunk
 from .errors import MetadataError
 from .fields import aligned
 from .kv_manager import CacheBlocks, CacheGroup, CacheRequest
@@ -54,7 +55,9 @@ __all__ = [
     "CacheBlocks",
     "CacheGroup",
     "CacheRequest",
+    "ChunkedContext",
     "CompilationConfig",
+    "ContextChunk",
     "EncoderDecoderMetadata",
     "GDNMetadata",
     "InputBatch",

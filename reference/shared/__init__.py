@@ -14,6 +14,7 @@ from .backend import (
 )
 from .batch_builder import BatchMetadataBuilder
 from .block_hashes import match_block_hashes
+from .context_chunks import build_mla_chunked_context_metadata
 from .delta_builders import gdn_build, kda_build, ple_short_conv_build
 from .encoder_decoder import (
     get_num_prefill_decode_query_kv_tokens,
@@ -21,7 +22,9 @@ from .encoder_decoder import (
     is_all_cross_attn_metadata_set,
     is_all_encoder_attn_metadata_set,
 )
+from .gathered_context import reorg_kvcache
 from .graph_state import CommonAttentionState
+from .indexer_chunks import split_indexer_prefill_chunks
 from .kv_cache_layout import (
     get_kv_cache_layout,
     is_valid_kv_cache_layout,
@@ -66,6 +69,7 @@ __all__ = [
     "StateSpaceBuilder",
     "XFormersAttentionMetadata",
     "bailing_build",
+    "build_mla_chunked_context_metadata",
     "compute_mamba_prefill_checkpoints",
     "compute_slot_mapping_start_idx",
     "compute_tp_mapping",
@@ -91,9 +95,11 @@ __all__ = [
     "ple_short_conv_build",
     "postprocess_mamba_align",
     "preprocess_mamba_align",
+    "reorg_kvcache",
     "reshape_attn_output_for_spec_decode",
     "reshape_query_for_spec_decode",
     "set_kv_cache_layout",
+    "split_indexer_prefill_chunks",
     "subclass_attention_backend",
     "subclass_attention_metadata",
     "zero_blocks",

@@ -20,6 +20,7 @@ from attnproof.harness.adapters.vllm import (
     drafter,
     functions,
     kv_manager,
+    latent,
     nixl,
     offload,
     state_builders,
@@ -41,6 +42,7 @@ _XFORMERS = ("v1.attention.backends.xformers",)
 _UBATCH = ("v1.worker.ubatch_utils", UTILS)
 _XFORMERS_CLASSES = ("XFormersAttentionImpl", "XFormersAttentionBackend")
 _MLA = "model_executor.layers.attention.mla_attention"
+_SPARSE = "v1.attention.backends.mla"
 _DRAFTER = "v1.spec_decode.utils"
 _REORDER = "reorder_batch_to_split_decodes_and_prefills"
 _CONNECTOR = "distributed.kv_transfer.kv_connector.v1.nixl"
@@ -161,6 +163,13 @@ ENTRIES: dict[str, Entry] = {
         method="build",
         passes=("common_prefix_len", "common_attn_metadata", "num_accepted_tokens"),
     ),
+    "split_indexer_prefill_chunks": Entry(
+        (f"{_SPARSE}.indexer",),
+        latent.indexer_chunks,
+        "DeepseekV32IndexerMetadataBuilder",
+        members=("_split_indexer_prefill_chunks",),
+    ),
+    "build_mla_chunked_context_metadata": Entry((_MLA,), latent.context_chunks),
     "compute_varlen_chunk_metadata": Entry(("v1.attention.backends.mamba2_attn",)),
     "compute_mamba_prefill_checkpoints": Entry(
         ("model_executor.layers.mamba.checkpoint",),
@@ -259,6 +268,11 @@ KERNELS: dict[str, Entry] = {
     "post_update": _INPUTS,
     "post_update_num_computed_tokens": _INPUTS,
     "compute_token_to_req_indices": Entry(("v1.attention.ops.metadata",)),
+    "convert_req_index_to_global_index": Entry(
+        (f"{_SPARSE}.sparse_utils",),
+        functions.global_indices,
+        "triton_convert_req_index_to_global_index",
+    ),
     "eagle_step_update_slot_mapping_and_metadata": Entry((_DRAFTER,)),
     "prepare_next_token_ids_padded": PROPOSER._replace(
         adapt=drafter.NextTokens,

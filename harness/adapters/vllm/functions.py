@@ -8,6 +8,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from attnproof.harness.adapters.vllm.installed import find
 from attnproof.harness.adapters.vllm.metadata import CONVERSION, UTILS, theirs
 from attnproof.harness.interfaces import functions as interface
@@ -119,3 +121,33 @@ def prefill_checkpoints(function: Callable[..., Any]) -> Callable[..., Any]:
     if "num_hash_lookahead_tokens" in function.__code__.co_varnames:
         return function
     return lambda *args, **_: function(*args[:7])
+
+
+def global_indices(convert: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the conversion of selected keys, whose names are those of the kernel."""
+
+    def converted(
+        req_id: torch.Tensor,
+        block_table: torch.Tensor,
+        token_indices: torch.Tensor,
+        block_size: int,
+        block_stride_rows: int,
+        dcp_size: int = 1,
+        dcp_rank: int = 0,
+        cp_kv_cache_interleave_size: int = 1,
+    ) -> Any:
+        columns = token_indices.shape[1]
+        return convert(
+            req_id,
+            block_table,
+            token_indices,
+            BLOCK_SIZE=block_size,
+            BLOCK_STRIDE_ROWS=block_stride_rows,
+            NUM_TOPK_TOKENS=columns,
+            BLOCK_N=min(128, columns & -columns or 1),  # a power of two that divides the columns
+            dcp_size=dcp_size,
+            dcp_rank=dcp_rank,
+            cp_kv_cache_interleave_size=cp_kv_cache_interleave_size,
+        )
+
+    return converted

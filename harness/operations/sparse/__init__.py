@@ -1,0 +1,1 @@
+"""Operations of sparse and latent attention (SPEC.md section 22)."""
