@@ -40,8 +40,11 @@ def convert_req_index_to_global_index(
         convert_positions(req_id, block_table, token_indices, *blocks, ranks, out)
     else:
         requests = req_id.data_ptr(), req_id.stride(0)
-        table = (block_table.data_ptr(), *block_table.stride(), block_table.shape[1])
-        positions = token_indices.data_ptr(), *token_indices.stride()
-        shape = token_indices.shape
-        convert(*shape, *requests, *table, *positions, *blocks, *ranks, out.data_ptr())
+        row, column = block_table.stride()
+        table = block_table.data_ptr(), row, column, block_table.shape[1]
+        tokens, selected = token_indices.shape
+        row, column = token_indices.stride()
+        positions = token_indices.data_ptr(), row, column
+        sizes = *blocks, *ranks, out.data_ptr()
+        convert(tokens, selected, *requests, *table, *positions, *sizes)
     return out

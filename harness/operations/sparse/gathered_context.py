@@ -1,6 +1,6 @@
 """Operation of SPEC.md section 22: context of latent attention that all ranks gathered.
 
-Bug classes: padding taken for context in a later chunk (K71), rows of another rank or request.
+Bug classes: padding taken for context in a later chunk (K63), rows of another rank or request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from attnproof.reference import reorg_kvcache as reference
 def _examples() -> Iterator[Example]:
     for ranks in (1, 2, 3, 8):
         for chunk in range(3):
-            name = f"chunk {chunk} of {ranks} ranks" + " (K71)" * (chunk > 0 and ranks > 1)
+            name = f"chunk {chunk} of {ranks} ranks" + " (K63)" * (chunk > 0 and ranks > 1)
             contexts = [10 * ranks + 9, 9, 8, 12 * ranks + 1]
             yield name, None, {"contexts": contexts, "chunk": chunk, "ranks": ranks}
 

@@ -1,6 +1,6 @@
 """Operation of SPEC.md section 22: cache rows of the keys that sparse attention selects.
 
-Bug classes: a row for "no key" (K70), a block of another request, a stride between blocks taken
+Bug classes: a row for "no key" (K62), a block of another request, a stride between blocks taken
 for their size, a position of another rank that gets a row.
 """
 
