@@ -13,6 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 from msgspec import Meta
 
+from attnproof.harness.cases.batches.request_rows import request_rows
 from attnproof.harness.consumer.batch import int64_array
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Batch
@@ -71,9 +72,9 @@ def _chunks(values: Values) -> int:
     return sum(-(-(n + i % parts) // parts) for n, i in values.params["groups"] if n)
 
 
-def _ids(count: int, seed: int) -> list[int]:
-    """Return distinct ids in no order, of twice as many and three."""
-    ids: list[int] = np.random.default_rng(seed).permutation(2 * count + 3)[:count].tolist()
+def _ids(count: int, values: Values) -> list[int]:
+    """Return distinct ids in the order of the case, of twice as many and three."""
+    ids: list[int] = request_rows(count, 2 * count + 3, values.params["id_order"]).tolist()
     return ids
 
 
@@ -153,8 +154,8 @@ copy_offloaded_blocks = derive_built_in(
         "D": lambda values: _target_shape(values)[0],
         "Q": lambda values: _target_shape(values)[1],
         "source": _source,
-        "block_ids": lambda values: _ids(_blocks(values), 2),
-        "chunk_ids": lambda values: _ids(_chunks(values), 3),
+        "block_ids": lambda values: _ids(_blocks(values), values),
+        "chunk_ids": lambda values: _ids(_chunks(values), values),
         "group_sizes": lambda values: [size for size, _ in values.params["groups"]],
         "block_indices": lambda values: [index for _, index in values.params["groups"]],
         "blocks_per_chunk": lambda values: values.params["parts"],
@@ -162,6 +163,7 @@ copy_offloaded_blocks = derive_built_in(
     },
     parameters={
         "groups": Parameter(_Groups, _GROUPS, _DRAWN),
+        "id_order": one_of(Few, 3, *(0, 1, 2, 4, 5, 6, 7), means="Order of `request_rows`"),
         "parts": one_of(Some, 4, 1, 2, 3, means="Blocks of a chunk"),
         "page": one_of(Some, 8, 1, 5, 64, means="Bytes of a block"),
         "unused": one_of(Few, 0, 1, 3, means="Bytes of padding in a block"),

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from msgspec import Meta
 
+from attnproof.harness.cases.batches.request_rows import request_rows
 from attnproof.harness.consumer.batch import int64_array
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Batch
@@ -48,7 +49,9 @@ def _views(values: Values) -> Iterator[_View]:
     strides = [steps[axis] for axis in "BHNC"]
     first = params["before"]
     for layer in range(sizes["L"]):
-        heads = sizes["H"] if steps["L"] else max(1, sizes["H"] - layer)
+        # The widest of views that lie over each other is the one in the middle.
+        narrower = 0 if steps["L"] else abs(layer - sizes["L"] // 2)
+        heads = max(1, sizes["H"] - narrower)
         yield first + layer * steps["L"], [blocks, heads, sizes["N"], sizes["C"]], strides, False
     yield first + step, [values["num_blocks"], 2], [2, 1], True
 
@@ -120,11 +123,11 @@ zero_blocks = derive_built_in(
         "strides": lambda values: _column(2, values),
         "is_state": lambda values: _column(3, values),
         "num_blocks": lambda values: values.params["blocks"],
-        "block_ids": lambda values: (
-            np.random.default_rng(2)
-            .permutation(values.params["blocks"])[: values.params["new"]]
-            .tolist()
-        ),
+        "block_ids": lambda values: request_rows(
+            min(values.params["new"], values.params["blocks"]),
+            values.params["blocks"],
+            values.params["id_order"],
+        ).tolist(),
     },
     parameters={
         "memory_order": one_of(Literal[_ORDERS], *_ORDERS, means="Axes, the outermost first"),
@@ -135,6 +138,7 @@ zero_blocks = derive_built_in(
         "parts": one_of(Some, 1, 2, 3, means="Kernel blocks of a block"),
         "blocks": one_of(_Blocks, 5, 2, 17, means="Blocks of the pool"),
         "new": one_of(Few, 2, 0, 1, 9, means="Blocks to be zeroed"),
+        "id_order": one_of(Few, 3, *(0, 1, 2, 4, 5, 6, 7), means="Order of `request_rows`"),
         "unused": one_of(Few, 0, 1, 3, means="Words of padding behind a kernel block"),
         "before": one_of(Few, 2, 0, 5, means="Words before the first cache"),
     },

@@ -15,6 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 from msgspec import Meta
 
+from attnproof.harness.cases.batches.request_rows import request_rows
 from attnproof.harness.consumer.batch import int64_array
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Batch, Case
@@ -94,7 +95,7 @@ class _Pools:
     ) -> None:
         self.rows = [of_row(row, params["block"]) for row in params["rows"]]
         self.size = len(self.rows) + params["spare"]
-        slots = np.random.default_rng(1).permutation(self.size)[: len(self.rows)]
+        slots = request_rows(len(self.rows), self.size, params["slot_order"])
         self.slots: list[int] = slots.tolist()
         columns = [max(row.column + row.accepted, row.target, 0) for row in self.rows]
         self.width = max(columns, default=0) + 1
@@ -227,6 +228,7 @@ def _derived(
             "heads": one_of(Some, 5, 1, 130, means="Words of a state"),
             "more": one_of(Few, 2, 0, means="Tokens of a window beside the accepted ones"),
             "spare": one_of(Few, 2, 0, 5, means="Slots of no row"),
+            "slot_order": one_of(Few, 3, *(0, 1, 2, 4, 5, 6, 7), means="Order of `request_rows`"),
             **parameters,
         },
         examples=_examples,
