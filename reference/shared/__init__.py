@@ -38,6 +38,7 @@ from .layer_parameters import (
 )
 from .metadata import CommonAttentionMetadata, CommonAttentionMetadataV32
 from .offload import copy_offloaded_blocks
+from .radix_cache import RadixCache
 from .sequence_slots import compute_slot_mapping_start_idx, is_block_tables_empty
 from .spec_decode import (
     reshape_attn_output_for_spec_decode,
@@ -66,6 +67,7 @@ __all__ = [
     "CommonAttentionState",
     "KVCacheManager",
     "MLAAttentionImpl",
+    "RadixCache",
     "StateSpaceBuilder",
     "XFormersAttentionMetadata",
     "bailing_build",

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from attnproof.harness.adapters.sglang.pool import ALLOCATION, function_of, pool_writer
+from attnproof.harness.adapters.sglang.radix import radix_cache
 from attnproof.harness.adapters.single_engines import Bound, UnfitError
 from attnproof.harness.model.call import Thunk
 from attnproof.reference.shared import CommonAttentionMetadata
@@ -114,5 +115,6 @@ OPERATIONS: dict[str, Callable[[], Any]] = {
     "get_dcp_lens": _get_dcp_lens,
     "localize_dcp_indices": partial(function_of, _LAYOUT, "localize_dcp_indices"),
     "make_local_attention_virtual_batches": _local_attention,
+    "RadixCache": radix_cache,
 }
 """Functions that make each operation of the lane."""

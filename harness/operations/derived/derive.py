@@ -69,7 +69,7 @@ def derive(
     """
     _check_objects(definition, {**definition.values, **(values or {})})
     if definition.methods:
-        return class_operation(definition, OWN)
+        return replace(class_operation(definition, section), built_in=built_in or BuiltIn())
     form = form_of(definition, values, parameters)
     cases = Cases(form, batches, adapt, examples, steps, problem)
 
