@@ -18,7 +18,7 @@ from attnproof.reference import CacheGroup, CacheRequest
 pytestmark = pytest.mark.skipif(
     find_spec("vllm") is None, reason="vLLM is not installed: `tox run -e vllm-0.11` has it"
 )
-OFFERED = {"0.10.2": 34, "0.11.2": 24, "0.32.0": 26}
+OFFERED = {"0.10.2": 34, "0.11.2": 24, "0.32.0": 26, "0.33.0": 41}
 """Least number of operations by release: fewer mean that a module was not found."""
 LOCAL = "make_local_attention_virtual_batches"
 
@@ -35,6 +35,8 @@ def test_the_release_is_that_of_the_package(adapter):
 
 def test_all_operations_of_the_release_are_found(adapter):
     offered = [one for one in ALL.values() if offered_by(adapter, one) is not None]
+    if adapter.VERSION not in OFFERED:
+        pytest.skip(f"no number of operations is known of {adapter.VERSION}")
     assert len(offered) >= OFFERED[adapter.VERSION]
 
 
