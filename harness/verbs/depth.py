@@ -13,7 +13,7 @@ from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.verbs.options import VerifyOptions
 
 DEPTHS = ("quick", "default", "thorough")
-_ALL_EXAMPLES = 7_800
+_ALL_EXAMPLES = 8_200
 """Drawn cases of a run at the default depth, within the bounds for one operation."""
 _LEAST, _STEP, _MOST = 36, 9, Settings().examples
 """Bounds for one operation, and the number of cases that one seed draws."""
