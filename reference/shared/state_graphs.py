@@ -71,6 +71,6 @@ class StateSpaceBuilder:
             if isinstance(value, torch.Tensor):
                 most = (self.config.max_num_seqs + 1) * (1 + self.config.num_speculative_tokens)
                 shape = (most, *value.shape[1:])
-                buffer = self._buffers.setdefault(name, value.new_empty(shape))
+                buffer = self._buffers.setdefault(name, value.new_zeros(shape))
                 views[name] = buffer[: len(value)].copy_(value)
         return views
