@@ -1,5 +1,5 @@
-"""Four functions of vLLM that attnproof itself has no operation for.
+"""Three functions of vLLM, defined by a user.
 
-`attnproof verify --candidate candidate.py --operations linear_build.py` in this folder judges one
-of them; `--operations` is repeatable.
+`attnproof verify --candidate candidate.py --operations compute_sub_block_ptrs.py` in this folder
+judges one of them; `--operations` is repeatable.
 """

@@ -9,15 +9,6 @@ def get_uniform_decode_token_count(num_reqs, num_tokens, max_query_len, decode_g
     return max_query_len if decode_graph_eligible and is_uniform else None
 
 
-def linear_build(query_start_loc, block_table):
-    """Return rows and tokens of the decodes and of the prefills, and each row's state."""
-    is_prefill = query_start_loc.diff() > 1
-    rows, tokens = len(is_prefill), int(query_start_loc[-1])
-    decodes = int(is_prefill.int().argmax()) if bool(is_prefill.any()) else rows
-    decode_tokens = int(query_start_loc[decodes])
-    return decodes, decode_tokens, rows - decodes, tokens - decode_tokens, block_table[:, 0]
-
-
 def compute_sub_block_ptrs(block_ids, factor, output, base, row_stride, part_bytes, skip_count=0):
     """Write the address of each part of the chunks."""
     places = torch.arange(len(output)) + skip_count

@@ -18,6 +18,7 @@ from attnproof.harness.operations.kv_manager.recorded import RecordedCalls, Reco
 from attnproof.harness.operations.kv_manager.recorded_case import case_of_recording, fits_a_case
 from attnproof.harness.operations.kv_manager.steps import NAME
 from attnproof.harness.recorder.schema import Manager, ManagerStep
+from attnproof.harness.running import interrupt
 from attnproof.harness.running.recorded_outcomes import Shown, recorded_outcome
 from attnproof.harness.running.task.task import Outcome
 
@@ -53,13 +54,17 @@ class ManagerRecording:
         calls, shown, refused = self._recorded.calls, list[Shown](), self._refused
         compared = len(calls)
         try:
-            violations = list(RecordedLedger(self._sizes, self._recorded).violations())
+            ledger = RecordedLedger(self._sizes, self._recorded)
+            violations = list(ledger.violations(interrupt.check))
             if violations:
                 index, violation = violations[0]
                 compared = index + 1
                 shown = [self._shown(path, index, violation)]
         except ValueProblem as problem:
             refused, compared = str(problem), 0
+        except (LookupError, TypeError) as error:  # an answer or a number that a call lacks
+            refused, compared = f"a call is not whole: {error!r}", 0
+        refused = refused or ("" if calls else "no call of the manager")
         reason = refused and f"cannot be judged to the end: {escape_line(refused)}"
         return recorded_outcome(path, ALL[NAME], shown, compared, len(shown), reason)
 

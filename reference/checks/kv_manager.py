@@ -122,7 +122,8 @@ def check_cached(
 def check_ids(ids: Sequence[int], num_blocks: int) -> None:
     """Require ids of blocks of the pool, NULL not among them."""
     for block in ids:
-        if block not in range(1, num_blocks):
+        check_int(f"{_CLASS}.evict_blocks", "block_ids", block, 1)
+        if block >= num_blocks:
             expected = f"1 to {num_blocks - 1}, blocks of the pool"
             raise MetadataError(f"{_CLASS}.evict_blocks", "block_ids", block, expected)
 

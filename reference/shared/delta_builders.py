@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Any, Final
@@ -34,7 +35,16 @@ _GDN_CHUNK: Final = 64
 """Tokens of a chunk of gated delta net's prefills."""
 
 
-@operation(requires=(is_ready,))
+def has_counts(
+    num_accepted_tokens: torch.Tensor | None, num_decode_draft_tokens_cpu: torch.Tensor | None
+) -> Iterator[tuple[str, bool, str]]:
+    """Require accepted tokens beside drafts."""
+    drafts = num_decode_draft_tokens_cpu
+    missing = num_accepted_tokens is None and drafts is not None and bool((drafts >= 0).any())
+    yield "num_accepted_tokens", missing, "a tensor beside drafts"
+
+
+@operation(requires=(is_ready, has_counts))
 def gdn_build(
     common_attn_metadata: BatchMetadata,
     config: Config,
@@ -70,7 +80,7 @@ def gdn_build(
     return _with_chunks(replace(built, **_of_others(rows, others)), 0) if tokens else built
 
 
-@operation(requires=(is_ready,))
+@operation(requires=(is_ready, has_counts))
 def kda_build(
     common_attn_metadata: BatchMetadata,
     config: Config,
@@ -113,7 +123,7 @@ def kda_build(
     return replace(built, **fields)
 
 
-@operation(requires=(is_ready,))
+@operation(requires=(is_ready, has_counts))
 def ple_short_conv_build(
     common_attn_metadata: BatchMetadata,
     config: Config,
@@ -210,7 +220,7 @@ def _of_drafts(
     # A graph reads a row of each request that it was captured with.
     padding = len(rows.queries) - len(speculative) if sum(queries) <= most else 0
     states = [rows.states[row][: rows.width] for row in speculative]
-    assert accepted is not None
+    assert accepted is not None  # `has_counts` requires them
     counts = accepted.tolist()
     return {
         "num_spec_decodes": len(speculative),

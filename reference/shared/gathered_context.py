@@ -22,6 +22,8 @@ def _is_gathered(
     padded_local_chunk_seq_lens_lst: list[int],
     local_context_lens_allranks: list[list[int]],
     local_starts: list[int],
+    sum_seq_len: int,
+    max_seq_len: int,
     toks: int,
 ) -> Iterator[tuple[str, bool, str]]:
     rows = len(padded_local_chunk_seq_lens_lst)
@@ -30,9 +32,9 @@ def _is_gathered(
     yield "local_context_lens_allranks", len(lens) != rows, f"those of {rows} requests"
     ranks = {len(each) for each in lens}
     yield "local_context_lens_allranks", len(ranks) > 1, "as many ranks of each request"
-    numbers = [*padded_local_chunk_seq_lens_lst, *local_starts]
     for name, values in (
-        ("padded_local_chunk_seq_lens_lst", numbers),
+        ("padded_local_chunk_seq_lens_lst", padded_local_chunk_seq_lens_lst),
+        ("local_starts", local_starts),
         ("local_context_lens_allranks", [n for each in lens for n in each]),
     ):
         yield name, min(values, default=0) < 0, "numbers of at least 0"
@@ -40,6 +42,15 @@ def _is_gathered(
     yield "toks", toks < total, f"at least {total} rows of a rank"
     gathered = toks * max(ranks, default=0)
     yield "allgatered_kv_c_normed", len(allgatered_kv_c_normed) < gathered, f"{gathered} rows"
+    chunk = zip(lens, local_starts, padded_local_chunk_seq_lens_lst, strict=True)
+    counts = [sum(_num_rows(n, first, most) for n in each) for each, first, most in chunk]
+    yield "sum_seq_len", sum_seq_len != sum(counts), f"{sum(counts)} rows"
+    yield "max_seq_len", max_seq_len != max(counts, default=0), f"{max(counts, default=0)} rows"
+
+
+def _num_rows(length: int, first: int, most: int) -> int:
+    """Return the rows of a chunk from `first` on, of the `length` that a rank holds."""
+    return min(max(length - first, 0), most)
 
 
 @operation(results=("kv_c_normed", "k_pe"), requires=(_is_gathered,))
@@ -70,7 +81,7 @@ def reorg_kvcache(
     first = 0
     for request, padded in enumerate(padded_local_chunk_seq_lens_lst):
         for rank, length in enumerate(local_context_lens_allranks[request]):
-            count = min(max(length - local_starts[request], 0), padded)
+            count = _num_rows(length, local_starts[request], padded)
             rows += range(rank * toks + first, rank * toks + first + count)
         first += padded
     return allgatered_kv_c_normed[rows], allgatered_k_pe[rows]

@@ -15,8 +15,10 @@ from ..checks.kv_manager import (
     check_lookup,
     check_manager,
     check_new_tokens,
+    check_request,
     check_retention,
 )
+from ..interface.errors import MetadataError
 from ..interface.kv_manager import CacheBlocks, CacheGroup, CacheRequest
 from .block_pool import NULL, BlockPool, Prefix
 from .cache_groups import GroupRules, rules_of
@@ -57,6 +59,7 @@ class KVCacheManager:
         self._tables: dict[str, _Tables] = {}
         self._num_published: dict[str, list[int]] = {}  # blocks of each table that were cached
         self._fresh: set[Prefix] = set()  # states that are computed in the current step
+        self._owners: dict[str, CacheRequest] = {}
         self._unwritten: list[int] = []  # new attention blocks that a worker has to zero
 
     @property
@@ -124,6 +127,7 @@ class KVCacheManager:
         if not self._has_room(request, held, [*loaded, *missing]) or self._is_fresh(request, hits):
             return None
         tables = self._adopted(request.request_id, held)
+        self._owners[request.request_id] = request
         # A load that the step does not wait for may write before the worker zeroes.
         self._take(tables, loaded, zeroed=not delay_cache_blocks)
         new = self._take(tables, missing)
@@ -133,6 +137,7 @@ class KVCacheManager:
 
     def cache_blocks(self, request: CacheRequest, num_computed_tokens: int) -> None:
         """Cache the full blocks of computed tokens whose caching was delayed."""
+        self._check_owner("cache_blocks", request)
         capacity = self._capacity(request)
         check_cached(request, num_computed_tokens, self._max_model_len, capacity)
         if capacity is not None:
@@ -164,7 +169,10 @@ class KVCacheManager:
         not those of tokens that are not computed: a step that was to do so does not run. Nothing
         happens if it has none: it may be aborted before it got any.
         """
+        check_request("KVCacheManager.free", request, self._max_model_len)
+        self._check_owner("free", request)
         tables = self._tables.pop(request.request_id, [])
+        self._owners.pop(request.request_id, None)
         for group, table in zip(self._groups, tables, strict=False):
             for block in table[request.num_computed_tokens // group.size :]:
                 if self._pool.writer(block) is request:
@@ -189,6 +197,13 @@ class KVCacheManager:
         capacity = self._capacity(request)
         check_hits(request, hits, new_computed_blocks, choices, self._alignment, capacity)
         check_external(external, capacity)
+        self._check_owner("allocate_slots", request)
+
+    def _check_owner(self, method: str, request: CacheRequest) -> None:
+        """Require that a request's blocks are not those of another one with its id."""
+        if self._owners.get(request.request_id, request) is not request:
+            operation, expected = f"KVCacheManager.{method}", "an id that no other request has"
+            raise MetadataError(operation, "request_id", repr(request.request_id), expected)
 
     def _capacity(self, request: CacheRequest) -> int | None:
         """Return the tokens that a request's blocks hold in each group, None without blocks."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from ..interface.errors import MetadataError
 from ..interface.state_space import StateSpaceConfig
 from .delta_builders import gdn_build, kda_build, ple_short_conv_build
 from .metadata import CommonAttentionMetadata
@@ -60,6 +61,13 @@ class StateSpaceBuilder:
 
         Each field is what `build` returns for that step with this table; `metadata` stays.
         """
+        if not hasattr(metadata, "step"):
+            raise MetadataError(
+                "StateSpaceBuilder.update_block_table",
+                "metadata",
+                type(metadata).__name__,
+                "what another group's `build` returned",
+            )
         batch, *counts = metadata.step
         tables = {"block_table_tensor": block_table_tensor, "slot_mapping": slot_mapping}
         return self.build(replace(batch, **tables), *counts)

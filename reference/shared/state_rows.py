@@ -10,6 +10,7 @@ import torch
 
 from ..checks.common import check_int, check_prefilling
 from ..definition.roles import Array, Metadata, Object
+from ..interface.errors import MetadataError
 from ..interface.state_space import StateSpaceConfig
 from .metadata import CommonAttentionMetadata
 
@@ -31,6 +32,10 @@ def is_ready(
     check_int(operation, "block_size", config.block_size, 1)
     check_int(operation, "num_speculative_tokens", config.num_speculative_tokens, 0)
     check_int(operation, "chunk_size", config.chunk_size, 1)
+    check_int(operation, "max_num_seqs", config.max_num_seqs, 1)
+    if config.mamba_cache_mode not in ("none", "align"):
+        mode = repr(config.mamba_cache_mode)
+        raise MetadataError(operation, "mamba_cache_mode", mode, "none or align")
 
 
 class BatchRows:

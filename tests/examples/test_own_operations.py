@@ -56,8 +56,6 @@ def test_a_worked_example(verified, folder, name, finding):
 PLANTED = {
     # a prompt is sent to the graph of the decodes (vllm#53051)
     "get_uniform_decode_token_count": ("decode_graph_eligible and ", ""),
-    # a row of one token is a decode
-    "linear_build": ("diff() > 1", "diff() >= 1"),
     # the skipped parts are left out of the part, not of the chunk (vllm#28951)
     "compute_sub_block_ptrs": ("[places // factor]", "[torch.arange(len(output)) // factor]"),
     # 0 is a real slot (vllm#45324)

@@ -263,6 +263,7 @@ def test_without_caching_nothing_is_hit(package):
         ("b", 0, (1, 6, CacheBlocks(([1],))), "new_computed_blocks"),
         ("b", 0, (1, 0, CacheBlocks(([1],))), "new_computed_blocks"),
         ("b", 0, (1, 8), "new_computed_blocks"),
+        ("a", 9, (1,), "request_id"),
     ],
 )
 def test_malformed_calls_change_nothing(package, name, computed, arguments, field):
@@ -274,6 +275,16 @@ def test_malformed_calls_change_nothing(package, name, computed, arguments, fiel
     assert served.ids("a") == ([1, 2, 3],)
     assert served.ids("b") == ([],)
     assert served.manager.num_free_blocks == 5
+
+
+def test_another_request_with_the_id_frees_nothing(package):
+    served, first = Served(package, 9, FULL), request("a", *range(9))
+    served.step(first, 9)
+    with pytest.raises(MetadataError, match="free: request_id is 'a'"):
+        served.manager.free(request("a", *range(9)))
+    served.manager.free(first)
+    served.manager.free(first)
+    assert served.manager.num_free_blocks == 8
 
 
 def test_a_request_is_at_most_as_long_as_the_longest(package):

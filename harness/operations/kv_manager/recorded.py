@@ -6,7 +6,7 @@ those of the request as it ends, since tokens are only appended, and rejected dr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -19,7 +19,8 @@ from attnproof.harness.operations.kv_manager.memory import NULL, Memory
 from attnproof.harness.operations.kv_manager.requests import Plan, Requests
 from attnproof.harness.operations.kv_manager.steps import Call, Sizes
 from attnproof.harness.recorder.schema import Manager, ManagerCall, ManagerStep
-from attnproof.reference import CacheGroup, CacheRequest
+from attnproof.reference import CacheGroup, CacheRequest, MetadataError
+from attnproof.reference.checks.kv_manager import check_manager
 
 _KINDS: dict[str, Any] = {
     "FullAttentionSpec": "full",
@@ -30,6 +31,8 @@ _KINDS: dict[str, Any] = {
     "MambaSpec align": "mamba",
 }
 _PREFIX_BYTES = 8
+_MOST_TOKENS = 2**26
+"""Most tokens and blocks of a call, above those of the longest model."""
 _LOOKUP, _ALLOCATION = "get_computed_blocks", "allocate_slots"
 
 
@@ -60,9 +63,11 @@ def sizes_of_recording(manager: Manager) -> Sizes:
         groups.append(CacheGroup(kind, each.block_size, window, each.draft))
     if manager.unspecified:
         raise ValueProblem(f"{', '.join(manager.unspecified)}: not specified")
-    if sum(group.draft for group in groups) > 1 or min(g.block_size for g in groups) < 1:
-        raise ValueProblem("two draft groups, or blocks of no token")
     lengths = manager.max_model_len, manager.caching, manager.hash_lookahead
+    try:
+        check_manager(manager.num_blocks, groups, *lengths, watermark=0)
+    except MetadataError as error:
+        raise ValueProblem(f"not specified: {error}") from None
     return Sizes(manager.num_blocks, groups, *lengths)
 
 
@@ -76,7 +81,7 @@ class RecordedCalls:
 
     def add(self, frame: int, step: ManagerStep) -> None:
         """Add the calls of a step (ValueProblem for one of a request that was never added)."""
-        self.tokens |= {f"r{number}": [] for number in step.new}
+        self.tokens |= {"r" + str(number): [] for number in step.new}
         allocated = False
         for call in step.calls:
             name = name_of(call)
@@ -84,6 +89,9 @@ class RecordedCalls:
                 raise ValueProblem(
                     f"{call.do} of request {call.request}, which no call before has added"
                 )
+            changes = [each for table in call.tables for each in (table.length, table.nulls)]
+            if max([*call.numbers.values(), *changes], default=0) > _MOST_TOKENS:
+                raise ValueProblem(f"{call.do}: a number above {_MOST_TOKENS}")
             if len(call.prefixes) % _PREFIX_BYTES:
                 raise ValueProblem(f"{call.do}: {len(call.prefixes)} bytes are no numbers")
             if call.request:
@@ -97,7 +105,7 @@ class RecordedCalls:
 
 def name_of(call: ManagerCall) -> str:
     """Return the name of the request of a call."""
-    return f"r{call.request}"
+    return "r" + str(call.request)
 
 
 class _Step(NamedTuple):
@@ -160,7 +168,8 @@ class _OwnContents(Contents):
     def write_and_read(self, name: str, start: int, external: int, room: int) -> None:
         """Write the keys of a step, and read what its queries see."""
         first, end = start + external, self._requests.by_name[name].num_computed_tokens
-        self._write(name, start, first, first)
+        if external:
+            self._write(name, start, first, first)
         self._read(name, first, first, states_only=True)
         if end > first:
             self._write(name, first, end, room)
@@ -183,11 +192,15 @@ class RecordedLedger(Ledger):
         """Blocks of the tokens that a request has beyond those of its step, if all must fit."""
         self._seen_tables: dict[str, list[list[int]]] = {}
 
-    def violations(self) -> Iterator[tuple[int, Violation]]:
-        """Yield what is wrong in the first wrong answer, and the index of its call."""
+    def violations(self, between_calls: Callable[[], None]) -> Iterator[tuple[int, Violation]]:
+        """Yield what is wrong in the first wrong answer, and the index of its call.
+
+        `between_calls` may raise to stop: a call looks at all cached blocks.
+        """
         calls = self._recorded.calls
         lookup: Answered | None = None
         for index, (each, after) in enumerate(zip_longest(calls, calls[1:])):
+            between_calls()
             if each.call.do == _LOOKUP and after is not None and _adopts(each.call, after.call):
                 lookup = each
                 continue

@@ -7,6 +7,7 @@ beyond the workspace (#26042).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,10 +60,14 @@ def _offsets(values: Values) -> np.ndarray:
 
 def _workspace(values: Values) -> int:
     """Return whole turns and some rows more."""
-    step = values["block_size"] if values["align_chunk_to_block"] else 1
-    turn = values["dcp_world_size"] * values["dcp_local_block_size"]
-    step = int(np.lcm(step, turn)) if values["dcp_world_size"] > 1 else step
-    return int(step * values.params["turns"] + values.params["over"])
+    return _step(values) * int(values.params["turns"]) + int(values.params["over"])
+
+
+def _step(values: Values | Call) -> int:
+    """Return the rows at whose multiples a context may be cut."""
+    block = values["block_size"] if values["align_chunk_to_block"] else 1
+    ranks = values["dcp_world_size"]
+    return math.lcm(block, ranks * values["dcp_local_block_size"] if ranks > 1 else 1)
 
 
 def _problem(case: Case) -> str:
@@ -92,7 +97,7 @@ def _read_once(call: Call, outputs: Outputs) -> Iterator[Violation]:
             yield Violation("chunks", "leaves contexts out")
         return
     read = np.zeros_like(contexts)
-    step = call["block_size"] if call["align_chunk_to_block"] else 1
+    step = _step(call)
     for (start, end), lengths, local in zip(
         outputs["request_slice"], outputs["seq_lens"], outputs["padded_local_seq_lens"], strict=True
     ):
@@ -100,7 +105,7 @@ def _read_once(call: Call, outputs: Outputs) -> Iterator[Violation]:
         if held > call["chunked_prefill_workspace_size"]:
             yield Violation("seq_lens", "have more rows than the workspace")
         if (read[start:end] % step).any():
-            yield Violation("seq_lens", "cut a context inside a block")
+            yield Violation("seq_lens", "cut a context where none may be cut")
         if (read[start + 1 : end] > 0).any():
             yield Violation("request_slice", "continues a request that is not the first")
         read[start:end] += lengths

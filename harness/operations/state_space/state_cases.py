@@ -221,7 +221,6 @@ def prepare_states(case: Case, pattern: int, device: str) -> Call:
     ]
     metadata, arena = lay_out(batch, pattern, device, more)
     metadata = replace(metadata, block_table_tensor=arena.tensors["state_table"])
-    counted = params["counts"] and params["speculative"] > 0
     config = StateSpaceConfig(
         layer=params["layer"],
         block_size=batch.block_size,
@@ -236,15 +235,15 @@ def prepare_states(case: Case, pattern: int, device: str) -> Call:
     )
     in_prompt = np.zeros(rows, bool)
     in_prompt[:real] = np.asarray(batch.prompt_lens) > computed[:real]
-    given = params["counts"] and params["speculative"] > 0 and speculates(case.operation)
-    known = drafting & given
+    has_counts = params["counts"] and params["speculative"] > 0 and speculates(case.operation)
+    known = drafting & has_counts
     # Kernels of mamba1 have no drafts.
-    counted = given and (case.operation, params["layer"]) != ("mamba_build", "mamba1")
+    counted = has_counts and (case.operation, params["layer"]) != ("mamba_build", "mamba1")
     requests = Requests(
         arrays.query_start_loc, states, computed > 0, accepted, known, in_prompt & ~known
     )
     counts = {
-        name: arena.tensors[name] if given else None
+        name: arena.tensors[name] if has_counts else None
         for name in ("num_accepted_tokens", "num_decode_draft_tokens_cpu")
         if speculates(case.operation)
     }

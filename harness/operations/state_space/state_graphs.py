@@ -1,7 +1,7 @@
 """Sequences of SPEC.md section 17: graphs of state-space layers, captured and replayed.
 
-Bug classes: fields that lie where no graph looks (K58), states of an earlier step in rows that a
-smaller step leaves (K59), states of one group in the metadata of another (K61).
+Bug classes: fields that lie where no graph looks (K59), states of an earlier step in rows that a
+smaller step leaves (K60), states of one group in the metadata of another (K61).
 """
 
 from __future__ import annotations

@@ -90,12 +90,12 @@ def _fewer_steps(case: Case) -> Iterator[Case]:
 
 
 def _moved(steps: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the steps with one less of a number, in all steps in which it has a least value."""
+    """Yield the steps with a number reduced by one wherever it is not below some value."""
     pairs = {(name, item) for step in steps for name, item in step.items() if type(item) is int}
     for name, least in sorted(pair for pair in pairs if pair[1] > 0):
         yield [
             step | {name: step[name] - 1}
-            if (name, step.get(name)) in pairs and step[name] >= least
+            if type(step.get(name)) is int and step[name] >= least
             else step
             for step in steps
         ]

@@ -113,7 +113,7 @@ def test_the_snippet_is_a_complete_program(forked, name):
     operation = ALL[name]
     _, case = list(operation.inputs.boundaries())[-1]
     parts = offered_by(reference, operation)
-    program = snippet(operation, operation.call.script(case), parts, "reference")
+    program = snippet(operation, operation.call.script(case), parts, "attnproof.reference")
     done = forked(lambda: exec(program, {"__name__": "__main__"}))
     assert done.returncode == 0, done.stderr
     assert done.stdout.rstrip().endswith("}")
