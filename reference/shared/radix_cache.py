@@ -11,7 +11,7 @@ from ..definition.definition import operation
 from ..definition.roles import Array, Int
 from ..interface import MetadataError
 
-_Tokens = Annotated[torch.Tensor, Array(shape=("N",), least=0, below=2)]
+_Tokens = Annotated[torch.Tensor, Array(shape=("N",), least=0)]
 _Slots = Annotated[torch.Tensor, Array(shape=("?",))]
 _Prefix = tuple[int, ...]
 
@@ -30,9 +30,12 @@ class _Node:
 
 @operation(state=("evictable_size", "protected_size"))
 class RadixCache:
-    """Keep slots of cached prefixes, and evict the leaf that was used longest ago."""
+    """Tree of cached prefixes and their slots, whose leaf used longest ago is evicted first.
 
-    def __init__(self, page_size: Annotated[int, Int(least=1, below=4)] = 1) -> None:
+    Prefixes are whole pages of `page_size` tokens. SPEC.md section 15.
+    """
+
+    def __init__(self, page_size: Annotated[int, Int(least=1)] = 1) -> None:
         self._page_size = page_size
         self._nodes: dict[_Prefix, _Node] = {}  # by the prefix that each ends
         self._locked: list[_Prefix] = []
@@ -63,14 +66,14 @@ class RadixCache:
         self._add_locks(prefix, 1)
         return len(prefix)
 
-    def unlock(self, number: Annotated[int, Int(least=0, below=4)]) -> None:
+    def unlock(self, number: Annotated[int, Int()]) -> None:
         """Release the lock of this number, the oldest one being 0."""
         if number >= len(self._locked):
             expected = f"below {len(self._locked)}"
             raise MetadataError("RadixCache.unlock", "number", str(number), expected)
         self._add_locks(self._locked.pop(number), -1)
 
-    def evict(self, num_tokens: Annotated[int, Int(least=1, below=16)]) -> _Slots:
+    def evict(self, num_tokens: Annotated[int, Int(least=1)]) -> _Slots:
         """Evict unlocked leaves until so many slots are free; return these in ascending order."""
         evicted: list[int] = []
         while len(evicted) < num_tokens:
