@@ -1,4 +1,4 @@
-"""Serve drawn requests by vLLM's scheduler and KV-cache manager, without a model (0.33).
+"""Serve drawn requests by vLLM's scheduler and KV-cache manager, without a model (0.32, 0.33).
 
 The scheduler is the engine's own; tokens are drawn where a model would sample them. Under
 `attnproof record` the manager's calls are recorded, in seconds and without a GPU:
