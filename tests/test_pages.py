@@ -84,8 +84,8 @@ def test_an_own_operation_goes_from_nothing_to_a_finding(attnproof, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_mistake_of_a_connector_a_manager_and_a_state_is_found(attnproof, tmp_path):
-    assert exit_codes("connectors.md", tmp_path, attnproof) == [1, 1, 1]
+def test_the_mistakes_of_connector_manager_builder_and_state_are_found(attnproof, tmp_path):
+    assert exit_codes("connectors.md", tmp_path, attnproof) == [1, 1, 1, 1]
 
 
 @pytest.mark.slow
