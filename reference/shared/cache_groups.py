@@ -90,6 +90,8 @@ class GroupRules:
         lengths = [num_prompt_tokens - 1]
         if self.replay_drops:  # the hit of a longer one may end behind that of the same
             lengths.append(num_prompt_tokens)
+        if self.group.kind == "mamba" and self.lookahead > 1:  # of the prompt's own hashes
+            lengths.append(max(0, num_prompt_tokens - self.lookahead))
         aligned = [length // self.alignment * self.alignment for length in lengths]
         if self.replay_drops:
             aligned = [max(0, length - self.alignment) for length in aligned]

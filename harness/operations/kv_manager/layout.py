@@ -137,6 +137,9 @@ class Layout:
         # The next end of a hit behind the block, and the block that such a hit sees first.
         ends = [-(-(block + 1 - drop) * size // step) * step] if step and block >= drop else []
         ends += self._replayed(prompt) if sparse else []
+        if sparse and kind == "mamba" and self.lookahead > 1:
+            # Before its outputs are known, fewer blocks of the prompt are hashed.
+            ends.append(max(0, prompt - self.lookahead) // self.alignment * self.alignment)
         seen = -(-(self.groups[group].window - 1) // size) if kind == "window" else 1
         dense = step > 0 and (seen + drop) * size >= step
         return dense or any(end - seen * size <= block * size < end + drop * size for end in ends)
