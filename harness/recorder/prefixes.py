@@ -16,7 +16,7 @@ class Unnumbered:
     """Tokens of a request that have no numbers yet, copied on the engine's thread."""
 
     identity: str = ""
-    """What the content of a request's blocks depends on beside its tokens."""
+    """Adapter, salt and images of a request: its keys depend on them as on its tokens."""
     items: dict[int, str] = field(default_factory=dict)
     """Identifiers of images and other items by their first token."""
     is_new: bool = False

@@ -1,4 +1,4 @@
-"""What builders of state-space metadata read of a batch (SPEC.md section 17)."""
+"""Rows of a batch, as builders of state-space metadata read them (SPEC.md section 17)."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def name_of(call: ManagerCall) -> str:
 
 
 class _Step(NamedTuple):
-    """What `Schedule` says of a step, as it was recorded."""
+    """Recorded step of a request: the fields of `Schedule` that the ledger reads."""
 
     plan: Plan
     joins: bool

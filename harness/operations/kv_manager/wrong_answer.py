@@ -1,4 +1,4 @@
-"""What is wrong first in the answers of a manager."""
+"""First wrong answer of a manager."""
 
 from __future__ import annotations
 
